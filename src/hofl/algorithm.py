@@ -1,0 +1,110 @@
+"""HO-FL (Algorithm 1): ClientUpdate, Reconstruct, and the server's round. Every engine calls these.
+
+Notation as in the paper: w = [w_ZO; w_FO] cut at the boundary, E local steps, q directions, scalars
+s, boundary gradient delta. Clients and server share the layout, the direction keys, ``combine`` and
+the optimizer's ``step``; that is why what the server rebuilds is what the client did, bit for bit.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hofl.batch import Batch
+from hofl.directions import combine
+from hofl.errors import UploadRefused
+from hofl.layout import Layout
+from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
+from hofl.optim import add_proximal
+from hofl.server.aggregate import BlockWeights, RunningMean
+
+if TYPE_CHECKING:  # the server side never imports the model
+    from hofl.local.bottom import BottomRule
+    from hofl.local.surrogates import Surrogate
+    from hofl.models.split import SplitModel
+
+
+def client_update(
+    model: "SplitModel",
+    plan: RoundPlan,
+    batches: Iterable[Batch],
+    bottom: "BottomRule",
+    surrogate: "Surrogate",
+) -> Upload:
+    """ClientUpdate: E hybrid-order steps from w_t; returns scalars and the top's difference."""
+    rule, b, cut = plan.rule, plan.boundary, model.layout.cut(plan.boundary)
+    w_0 = plan.w.to(model.device)
+    model.load(w_0)
+    w_zo, w_fo = model.w[:cut], model.w[cut:]
+    state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
+    scalars, losses, examples, signal, noise = [], [], 0, 0.0, 0.0
+    for e, batch in enumerate(batches):
+        forward = bottom.forward(model, batch.input_ids, b, plan.key, e)  # z, keeping no activation
+        inputs = model.inputs(batch.input_ids)
+        feedback = surrogate(model, forward.z, inputs, batch, b)  # g_FO and delta, Eq. (3)
+        estimate = forward.gradient(feedback)  # s and g_ZO, Eqs. (4)-(6)
+        with torch.no_grad():  # both segments move from the same anchor, Eq. (7)
+            if estimate.gradient is not None:
+                add_proximal(estimate.gradient, w_zo, w_0[:cut], rule.proximal)
+                rule.optimizer.step(w_zo, estimate.gradient, state_zo)
+            add_proximal(feedback.top_gradient, w_fo, w_0[cut:], rule.proximal)
+            rule.optimizer.step(w_fo, feedback.top_gradient, state_fo)
+        scalars.append(estimate.scalars)
+        losses.append(feedback.loss)
+        examples += len(batch.input_ids)
+        signal, noise = signal + estimate.signal, noise + estimate.noise
+    dense = slice(plan.dense_start(model.layout), None)
+    return Upload(
+        run=plan.run,
+        round=plan.round,
+        client=plan.client,
+        boundary=b,
+        layout=plan.layout,
+        scalars=torch.stack(scalars),  # [E, q]
+        difference=(model.w[dense] - w_0[dense]).cpu(),  # [d_FO], Eq. (8)
+        metrics=ClientMetrics(sum(losses) / len(losses), examples, signal, noise),
+        bottom_hash=bottom_hash(w_zo) if plan.verify and len(scalars[0]) else "",
+    )
+
+
+def reconstruct(plan: RoundPlan, upload: Upload, layout: Layout) -> Tensor:
+    """Reconstruct: the client's full update Delta [d] from seeds, scalars and the top's difference.
+
+    Raises:
+        UploadRefused: the client's hash of its bottom segment is not that of the replayed one.
+    """
+    delta = torch.zeros(layout.size)
+    delta[plan.dense_start(layout) :] = upload.difference
+    if upload.scalars.shape[1] > 0:
+        w_e = replay(plan, upload.scalars, layout)
+        if plan.verify and bottom_hash(w_e) != upload.bottom_hash:
+            raise UploadRefused("the replayed bottom segment is not the one the client reports")
+        delta[: len(w_e)] = w_e - plan.w[: len(w_e)]
+    return delta
+
+
+def replay(plan: RoundPlan, scalars: Tensor, layout: Layout) -> Tensor:
+    """The client's final bottom segment w_ZO^E [d_ZO], from its scalars [E, q] alone.
+
+    The trajectory is followed step by step with the client's own optimizer: AdamW is not linear in
+    its gradients, so the scalars cannot simply be summed as in Eq. (9).
+    """
+    rule, cut = plan.rule, layout.cut(plan.boundary)
+    w_0, w = plan.w[:cut], plan.w[:cut].clone()
+    g, state = torch.empty(cut), rule.optimizer.init(w)
+    for e, s in enumerate(scalars):
+        combine(s.numpy(), plan.key, e, layout, plan.boundary, out=g.numpy())
+        add_proximal(g, w, w_0, rule.proximal)
+        rule.optimizer.step(w, g, state)
+    return w
+
+
+def server_round(
+    w: Tensor, updates: Iterable[tuple[RoundPlan, Tensor]], layout: Layout, weights: BlockWeights
+) -> Tensor:
+    """w_{t+1} = w_t + mean of the rebuilt updates, Eq. (10), one update in memory at a time."""
+    total = RunningMean(layout, weights)
+    for plan, delta in updates:
+        total.add(delta, plan)
+    return (w.double() + total.mean()).float()

@@ -1,0 +1,42 @@
+"""``hofl``: the entry point. A mistake of the user ends in one line, never in a traceback."""
+
+import signal
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from hofl.cli import demo, methods, models, run
+from hofl.errors import HoflError
+
+app = typer.Typer(
+    name="hofl",
+    help="Federated fine-tuning of language models on devices that differ in memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
+app.command("models", epilog=models.EXAMPLE)(models.models)
+
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        app()
+    except HoflError as error:
+        Console(stderr=True, soft_wrap=True).print(f"error: {error}", style="red", markup=False)
+        sys.exit(2)
+
+
+def _interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""``hofl methods``: what can be run."""
+
+from rich.console import Console
+from rich.table import Table
+
+from hofl.methods import METHODS
+
+EXAMPLE = "**Example:** `hofl methods`, then `hofl run demo method.name=frozen-bottom --out runs/x`"
+
+
+def methods() -> None:
+    """List the federated methods, one line each."""
+    table = Table("method", "what it does", box=None)
+    for name, method in METHODS.items():
+        table.add_row(name, method.summary)
+    Console().print(table)

@@ -1,0 +1,70 @@
+"""``hofl run``: run any experiment, or go on with one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import hofl
+from hofl.cli.progress import RunDisplay
+from hofl.cli.tables import summary_table
+from hofl.errors import HoflError
+from hofl.experiment.config import ExperimentConfig
+
+EXAMPLE = (
+    "**Examples:** `hofl run demo method.name=fedavg rounds=3 --out runs/fedavg` &nbsp;·&nbsp; "
+    "`hofl run my.toml method.lr=2e-3 --out runs/a` &nbsp;·&nbsp; `hofl run --resume runs/a`"
+)
+
+
+def run(
+    config: Annotated[
+        str | None, typer.Argument(help="TOML file, or the name of a recipe such as demo.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Argument(help="Changes to it: key=value, such as method.lr=1e-3.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for the run.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Folder of a stopped run to go on with.")
+    ] = None,
+) -> None:
+    """Run an experiment from a configuration, or resume one after a stop or a kill."""
+    console = Console()
+    if resume is not None:
+        if config is not None or out is not None:
+            raise HoflError("--resume takes its configuration from the run: give nothing else.")
+        result = resume_shown(console, resume)
+    else:
+        if config is None or out is None:
+            raise HoflError("give a configuration and --out DIR, or --resume DIR (see --help).")
+        result = run_shown(console, hofl.read_config(config, changes), out)
+    console.print(summary_table([result.summary]))
+    console.print(f"adapter: {result.adapter}", highlight=False, soft_wrap=True)
+
+
+def run_shown(console: Console, config: ExperimentConfig, out: Path) -> hofl.Result:
+    """Run with a progress display; a stop tells how to go on."""
+    with stoppable(console, out), RunDisplay(console, config.method.name) as display:
+        return hofl.run(config, out, display)
+
+
+def resume_shown(console: Console, path: Path) -> hofl.Result:
+    """Go on with a run, with a progress display."""
+    with stoppable(console, path), RunDisplay(console, path.name) as display:
+        return hofl.resume(path, display)
+
+
+@contextmanager
+def stoppable(console: Console, path: Path) -> Iterator[None]:
+    """Ctrl-C inside ends the command cleanly and says how to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        started = (path / "config.toml").is_file()
+        hint = f"go on with: hofl run --resume {path}" if started else "nothing was written"
+        console.print(f"stopped; {hint}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None

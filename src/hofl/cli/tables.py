@@ -1,0 +1,27 @@
+"""Tables of finished runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from hofl.cli.progress import size
+
+
+def summary_table(summaries: Sequence[dict[str, Any]]) -> Table:
+    """One line per run: accuracy before and after, memory, bytes, time."""
+    table = Table(title=None)
+    table.add_column("method")
+    for column in ("before", "after", "client peak memory", "uplink", "downlink", "time"):
+        table.add_column(column, justify="right")
+    for row in summaries:
+        table.add_row(
+            row["method"],
+            f"{100 * row['initial']['accuracy']:.1f} %",
+            f"{100 * row['final']['accuracy']:.1f} %",
+            size(row["peak_bytes"]),
+            size(row["uplink_bytes"]),
+            size(row["downlink_bytes"]),
+            f"{row['seconds']:.0f} s",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Tasks, their encoding as batches, and the split over clients."""

@@ -1,0 +1,35 @@
+"""Who holds which examples, and which of them a local step sees. Seeded, in any order."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hofl.errors import HoflError
+from hofl.randomness import Purpose, generator
+
+
+def iid(num_examples: int, num_clients: int, seed: int) -> list[np.ndarray]:
+    """Shuffle and deal: shard sizes differ by one at most."""
+    if num_clients > num_examples:
+        raise HoflError(
+            f"{num_clients} clients cannot share {num_examples} examples: some would be empty. "
+            "Use fewer clients or more data."
+        )
+    order = generator(seed, Purpose.PARTITION).permutation(num_examples)
+    return [np.sort(shard) for shard in np.array_split(order, num_clients)]
+
+
+def minibatches(
+    shard: np.ndarray, *, seed: int, round_number: int, client: int, steps: int, batch_size: int
+) -> Iterator[Sequence[int]]:
+    """The examples of each local step: passes over the shuffled shard, reshuffled at each end.
+
+    The stream depends on (seed, round, client) alone, so a resumed run needs no iterator state.
+    """
+    rng = generator(seed, Purpose.BATCH, round_number, client)
+    queue: list[int] = []
+    for _ in range(steps):
+        while len(queue) < batch_size:
+            queue.extend(shard[rng.permutation(len(shard))].tolist())
+        yield queue[:batch_size]
+        queue = queue[batch_size:]

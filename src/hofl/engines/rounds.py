@@ -1,0 +1,187 @@
+"""The loop of rounds, the same for every engine: draw, plan, gather, check, rebuild, average."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hofl.algorithm import reconstruct, server_round
+from hofl.errors import HoflError, UploadRefused
+from hofl.evaluation.accuracy import evaluate
+from hofl.experiment.build import Experiment
+from hofl.experiment.runs import RunDirectory, ServerState
+from hofl.messages import RoundPlan, Upload
+from hofl.models.adapters import save_adapter
+from hofl.server.aggregate import AGGREGATIONS
+from hofl.server.checks import check_upload
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that gave no answer, and why."""
+
+    reason: str
+
+
+class Engine(Protocol):
+    """Brings plans to clients and their answers back."""
+
+    def gather(self, plans: Sequence[bytes]) -> Iterator[bytes | Failure]:
+        """Answers in the order of the plans, whatever order they arrive in."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything that was started."""
+        ...
+
+
+Observer = Callable[[str, dict[str, Any]], None]
+"""Called with ("start" | "client" | "round" | "end", facts) for progress displays."""
+
+
+@dataclass
+class RoundTally:
+    """What happened in one round besides the model."""
+
+    cohort: list[int]
+    answered: list[int] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    dropped: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+    signal: float = 0.0
+    noise: float = 0.0
+    peak_bytes: int = 0
+
+    def take(self, upload: Upload) -> None:
+        """Add a good upload's figures."""
+        self.answered.append(upload.client)
+        self.losses.append(upload.metrics.loss)
+        self.signal += upload.metrics.signal
+        self.noise += upload.metrics.noise
+        self.peak_bytes = max(self.peak_bytes, upload.metrics.peak_bytes)
+
+    def row(self, round_number: int, seconds: float) -> dict[str, Any]:
+        """The round's line in metrics.jsonl."""
+        return {
+            "round": round_number,
+            "cohort": self.cohort,
+            "answered": self.answered,
+            "refused": self.refused,
+            "dropped": self.dropped,
+            "train_loss": sum(self.losses) / len(self.losses) if self.losses else None,
+            "uplink_bytes": self.uplink_bytes,
+            "downlink_bytes": self.downlink_bytes,
+            "seconds": round(seconds, 3),
+            "zo_snr": self.signal / self.noise if self.noise else None,
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+def run_rounds(
+    experiment: Experiment, engine: Engine, run: RunDirectory, observe: Observer
+) -> dict[str, Any]:
+    """Train from the latest checkpoint (or the start) to the last round; returns the summary."""
+    config = experiment.config
+    state = run.load_state(experiment.layout.digest)
+    if state is None:
+        state = ServerState(experiment.start, 0)
+        run.forget_after(-1)
+        run.record({"round": 0, "cohort": [], "eval": _evaluate(experiment, state)})
+        run.save_state(state, experiment.layout.digest)
+    run.forget_after(state.round)
+    observe("start", {"round": state.round, "rounds": config.rounds, "rows": run.metrics()})
+    while state.round < config.rounds:
+        state, row = one_round(experiment, engine, state, observe)
+        every = config.evaluation.every
+        if state.round == config.rounds or (every and state.round % every == 0):
+            row["eval"] = _evaluate(experiment, state)
+        # Metrics first: a kill between the two lines repeats the round instead of losing its row.
+        run.record(row)
+        run.save_state(state, experiment.layout.digest)
+        observe("round", row)
+    experiment.model.split.load(state.w)
+    save_adapter(experiment.model.split.module, run.adapter, experiment.model.reference)
+    summary = summarise(experiment, run)
+    run.write_summary(summary)
+    observe("end", summary)
+    return summary
+
+
+def one_round(
+    experiment: Experiment, engine: Engine, state: ServerState, observe: Observer
+) -> tuple[ServerState, dict[str, Any]]:
+    """Algorithm 1, lines 4-14: one round from w_t to w_{t+1}."""
+    began = time.perf_counter()
+    t = state.round
+    tally = RoundTally(cohort=experiment.cohort(t))
+    tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i)]
+    plans = [experiment.plan(t, i, state.w) for i in tally.cohort if i not in tally.dropped]
+    messages = [plan.to_bytes() for plan in plans]
+    tally.downlink_bytes = sum(map(len, messages))
+    updates = rebuilt_updates(experiment, plans, engine.gather(messages), tally, observe)
+    weights = AGGREGATIONS[experiment.method.aggregation]
+    w = server_round(state.w, updates, experiment.layout, weights)
+    if tally.refused and not tally.answered:
+        client, reason = next(iter(tally.refused.items()))
+        raise HoflError(
+            f"round {t + 1}: no client gave a usable update (client {client}: {reason}). "
+            "Lower method.lr or look at the data; the last good round is in the checkpoint."
+        )
+    return ServerState(w, t + 1), tally.row(t + 1, time.perf_counter() - began)
+
+
+def rebuilt_updates(
+    experiment: Experiment,
+    plans: Sequence[RoundPlan],
+    answers: Iterator[bytes | Failure],
+    tally: RoundTally,
+    observe: Observer,
+) -> Iterator[tuple[RoundPlan, Tensor]]:
+    """Check and rebuild each answer; a bad one is noted with its reason and goes no further."""
+    for plan, answer in zip(plans, answers, strict=True):
+        observe("client", {"client": plan.client, "of": len(plans)})
+        try:
+            if isinstance(answer, Failure):
+                raise UploadRefused(answer.reason)
+            tally.uplink_bytes += len(answer)
+            upload = Upload.from_bytes(answer)
+            check_upload(upload, plan, experiment.layout, experiment.limits)
+            delta = reconstruct(plan, upload, experiment.layout)
+        except UploadRefused as refusal:
+            tally.refused[str(plan.client)] = str(refusal)
+        else:
+            tally.take(upload)
+            yield plan, delta
+
+
+def _evaluate(experiment: Experiment, state: ServerState) -> dict[str, float]:
+    model = experiment.model.split
+    model.load(state.w.to(model.device))
+    return evaluate(model, experiment.test, experiment.config.evaluation.batch_size)
+
+
+def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
+    """Totals over all rounds, from the metrics file alone."""
+    rows = run.metrics()
+    trained = rows[1:]
+    ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
+    return {
+        "method": experiment.config.method.name,
+        "model": experiment.config.model.name,
+        "task": experiment.config.task.name,
+        "rounds": len(trained),
+        "initial": rows[0]["eval"],
+        "final": trained[-1]["eval"],
+        "uplink_bytes": sum(row["uplink_bytes"] for row in trained),
+        "downlink_bytes": sum(row["downlink_bytes"] for row in trained),
+        "peak_bytes": max(row["peak_bytes"] for row in trained),
+        "zo_snr": float(torch.tensor(ratios).median()) if ratios else None,
+        "seconds": round(sum(row["seconds"] for row in trained), 3),
+        "trainable": experiment.layout.size,
+        "adapter": str(run.adapter),
+    }

@@ -1,0 +1,23 @@
+"""Accuracy and loss over every example; averages are over examples, never over batches."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from hofl.data.encoding import EncodedSet
+from hofl.models.split import SplitModel
+
+
+@torch.no_grad()
+def evaluate(model: SplitModel, examples: EncodedSet, batch_size: int = 16) -> dict[str, float]:
+    """Share of examples whose best-scored label word is the right one, and the mean loss."""
+    # Similar lengths together, so that little padding is computed.
+    order = sorted(range(len(examples)), key=lambda i: len(examples.prompts[i]))
+    right, loss = 0, 0.0
+    for start in range(0, len(order), batch_size):
+        batch = examples.batch(order[start : start + batch_size]).to(model.device)
+        inputs = model.inputs(batch.input_ids)
+        hidden = model.forward(inputs.hidden, inputs, 0, model.num_blocks)
+        logits = model.logits(hidden, batch)  # [B, C]
+        right += int((logits.argmax(1) == batch.targets).sum())
+        loss += cross_entropy(logits, batch.targets, reduction="sum").item()
+    return {"accuracy": right / len(order), "loss": loss / len(order), "examples": len(order)}

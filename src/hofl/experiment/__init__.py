@@ -1,0 +1,1 @@
+"""Experiments: configuration, the objects built from it, and the run directory."""

@@ -1,0 +1,173 @@
+"""From a configuration to the objects of a run. Only this file reads configurations."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hofl.client import LocalClient
+from hofl.data.encoding import EncodedSet, encode
+from hofl.data.partition import iid
+from hofl.data.tasks import load_task
+from hofl.errors import HoflError
+from hofl.experiment.config import ExperimentConfig, MethodConfig
+from hofl.layout import Layout
+from hofl.local.rules import check_rule
+from hofl.messages import RoundPlan
+from hofl.methods import Method, method, options_of
+from hofl.models.adapters import FullBlocks, Lora
+from hofl.models.loading import LoadedModel, load_model
+from hofl.randomness import Purpose, generator
+from hofl.sampling.policies import draw_cohort
+from hofl.server.aggregate import AGGREGATIONS
+from hofl.server.checks import UploadLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything a run needs, built and checked.
+
+    Args:
+        config: the complete, resolved configuration.
+        method: the federated method.
+        model: the loaded model (one backbone for all clients).
+        start: w_0, [d].
+        boundaries: b_i of each client under this method, [N].
+        marginals: p, [N].
+        test: encoded test set.
+        client: computes answers to plans in this process.
+        limits: bounds on uploads.
+    """
+
+    config: ExperimentConfig
+    method: Method
+    model: LoadedModel
+    start: Tensor
+    boundaries: tuple[int, ...]
+    marginals: np.ndarray
+    test: EncodedSet
+    client: LocalClient
+    limits: UploadLimits
+
+    @property
+    def layout(self) -> Layout:
+        """The shared coordinates."""
+        return self.model.split.layout
+
+    def cohort(self, round_number: int) -> list[int]:
+        """S_t."""
+        fleet = self.config.fleet
+        return draw_cohort(self.marginals, fleet.cohort, self.config.seed, round_number)
+
+    def plan(self, round_number: int, client: int, w: Tensor) -> RoundPlan:
+        """What client i is to do in round t."""
+        return RoundPlan(
+            run=self.config.name,
+            round=round_number,
+            client=client,
+            boundary=self.boundaries[client],
+            seed=self.config.seed,
+            layout=self.layout.digest,
+            rule=self.method.local,
+            w=w,
+            shared_directions=self.method.shared_directions,
+            verify=self.config.server.verify,
+        )
+
+    def drops_out(self, round_number: int, client: int) -> bool:
+        """Simulated dropout of a client in a round."""
+        rng = generator(self.config.seed, Purpose.DROPOUT, round_number, client)
+        return bool(rng.random() < self.config.fleet.dropout)
+
+
+def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
+    """Load, check and connect everything a configuration names; writes nothing."""
+    chosen = build_method(config.method)
+    _check_fleet(config)
+    task = load_task(config.task.name)
+    shards = iid(len(task.train), config.fleet.clients, config.seed)
+    model = load_model(
+        config.model.name,
+        adapter=_adapter(config),
+        seed=config.seed,
+        weights=config.model.weights,
+        storage_dtype=config.model.storage_dtype,
+        compute_dtype=config.model.compute_dtype,
+        device=device or config.engine.device,
+    )
+    layout = model.split.layout
+    longest = getattr(model.split.config, "max_position_embeddings", config.task.max_length)
+    if config.task.max_length > longest:
+        raise HoflError(
+            f"task.max_length {config.task.max_length} exceeds the model's window of {longest}."
+        )
+    own = device_boundaries(config, layout.num_blocks)
+    boundaries = tuple(chosen.boundary(b, own, layout.num_blocks) for b in own)
+    dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
+    scores = dimensions / max(chosen.local.q, 1)
+    train = encode(task, task.train, model.tokenizer, config.task.max_length)
+    resolved = config.model_copy(
+        update={
+            "fleet": config.fleet.model_copy(update={"boundaries": own}),
+            "method": MethodConfig(name=config.method.name, **options_of(chosen)),
+        }
+    )
+    return Experiment(
+        config=resolved,
+        method=chosen,
+        model=model,
+        start=model.split.w.cpu().clone(),
+        boundaries=boundaries,
+        marginals=chosen.policy.marginals(scores, config.fleet.cohort, config.seed),
+        test=encode(task, task.test, model.tokenizer, config.task.max_length),
+        client=LocalClient(model.split, train, shards, config.task.batch_size),
+        limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
+    )
+
+
+def build_method(config: MethodConfig) -> Method:
+    """The method with the configuration's values in place of its own."""
+    options: dict[str, Any] = config.model_dump(exclude={"name"}, exclude_none=True)
+    chosen = method(config.name, **options)
+    check_rule(chosen.local)
+    if chosen.aggregation not in AGGREGATIONS:
+        raise HoflError(
+            f"unknown aggregation {chosen.aggregation!r}: choose one of {', '.join(AGGREGATIONS)}."
+        )
+    return chosen
+
+
+def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, ...]:
+    """Each client's own boundary: as listed, or the tiers dealt evenly by the seed."""
+    tiers = config.fleet.boundaries or tuple(num_blocks * k // 4 for k in (1, 2, 3))
+    for tier in tiers:
+        if not 0 <= tier <= num_blocks:
+            raise HoflError(
+                f"fleet.boundaries holds {tier}, but the model has {num_blocks} blocks. "
+                f"Use 0 (all first-order) to {num_blocks} (no first-order block)."
+            )
+    clients = config.fleet.clients
+    if len(tiers) == clients:
+        return tuple(tiers)
+    if len(tiers) > clients:
+        raise HoflError(f"fleet.boundaries lists {len(tiers)} tiers for {clients} clients.")
+    dealt = [tiers[i % len(tiers)] for i in range(clients)]
+    order = generator(config.seed, Purpose.FLEET).permutation(clients)
+    return tuple(dealt[i] for i in order)
+
+
+def _adapter(config: ExperimentConfig) -> Lora | FullBlocks:
+    if config.adapter.kind == "full":
+        return FullBlocks()
+    fields = config.adapter
+    return Lora(rank=fields.rank, alpha=fields.alpha, targets=fields.targets)
+
+
+def _check_fleet(config: ExperimentConfig) -> None:
+    fleet = config.fleet
+    if fleet.cohort > fleet.clients:
+        raise HoflError(
+            f"fleet.cohort {fleet.cohort} exceeds fleet.clients {fleet.clients}: "
+            "K distinct clients are drawn from N, so K <= N."
+        )

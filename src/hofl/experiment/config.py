@@ -1,0 +1,198 @@
+"""The configuration of a run: small typed sections, read from TOML, every key checked."""
+
+import difflib
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hofl.errors import HoflError
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(_Section):
+    """Which model, and in which precision."""
+
+    name: str = Field(description="built-in model, folder, or Hugging Face id")
+    weights: Literal["pretrained", "random"] = "pretrained"
+    storage_dtype: Dtype = "float32"
+    compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+
+class AdapterConfig(_Section):
+    """What is trained: LoRA matrices, or every weight of every block."""
+
+    kind: Literal["lora", "full"] = "lora"
+    rank: int = Field(default=8, ge=1)
+    alpha: int = Field(default=16, ge=1)
+    targets: tuple[str, ...] = ()
+
+
+class TaskConfig(_Section):
+    """Data and batches."""
+
+    name: str = "helpdesk"
+    batch_size: int = Field(default=16, ge=1)
+    max_length: int = Field(default=128, ge=2)
+
+
+class FleetConfig(_Section):
+    """The devices: N clients, K of them per round, and their order boundaries.
+
+    ``boundaries`` lists the tiers, dealt evenly to the clients by the seed, or one boundary per
+    client. Empty means the paper's three tiers at a quarter, half and three quarters of the model.
+    """
+
+    clients: int = Field(default=30, ge=1)
+    cohort: int = Field(default=6, ge=1)
+    boundaries: tuple[int, ...] = ()
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+
+
+class MethodConfig(_Section):
+    """A method by name; whatever else is given replaces that value of it."""
+
+    name: str = "hofl"
+    optimizer: str | None = None
+    lr: float | None = None
+    weight_decay: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    clip_norm: float | None = None
+    local_steps: int | None = None
+    bottom: str | None = None
+    surrogate: str | None = None
+    estimator: str | None = None
+    q: int | None = None
+    mu: float | None = None
+    proximal: float | None = None
+    beta: float | None = None
+    aggregation: str | None = None
+    shared_directions: bool | None = None
+
+
+class ServerConfig(_Section):
+    """What the server checks."""
+
+    verify: bool = True
+    max_norm: float = Field(default=float("inf"), gt=0)
+    max_scalar: float = Field(default=float("inf"), gt=0)
+
+
+class EngineConfig(_Section):
+    """Where and how clients run. ``threads`` 0 shares the cores among the workers."""
+
+    device: str = "auto"
+    workers: int = Field(default=1, ge=1)
+    threads: int = Field(default=0, ge=0)
+
+
+class EvaluationConfig(_Section):
+    """How often to evaluate; the start and the end are always evaluated."""
+
+    every: int = Field(default=0, ge=0)
+    batch_size: int = Field(default=16, ge=1)
+
+
+class ExperimentConfig(_Section):
+    """A complete run."""
+
+    name: str = "run"
+    seed: int = Field(default=42, ge=0, lt=2**63)
+    rounds: int = Field(default=160, ge=1)
+    model: ModelConfig
+    adapter: AdapterConfig = AdapterConfig()
+    task: TaskConfig = TaskConfig()
+    fleet: FleetConfig = FleetConfig()
+    method: MethodConfig = MethodConfig()
+    server: ServerConfig = ServerConfig()
+    engine: EngineConfig = EngineConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+
+def read_config(source: str, overrides: list[str] | None = None) -> ExperimentConfig:
+    """A configuration from a TOML file or a recipe's name, with ``key=value`` changes."""
+    values = _load(source)
+    for item in overrides or []:
+        _override(values, item)
+    return parse_config(values)
+
+
+def parse_config(values: dict[str, Any]) -> ExperimentConfig:
+    """Check plain values; all problems are told at once, one clause each."""
+    try:
+        return ExperimentConfig.model_validate(values)
+    except ValidationError as error:
+        problems = "; ".join(_problem(detail) for detail in error.errors())
+        raise HoflError(f"configuration: {problems}.") from None
+
+
+def recipes() -> list[str]:
+    """Names of the configurations that ship with the package."""
+    entries = files("hofl.recipes").iterdir()
+    return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
+
+
+def _load(source: str) -> dict[str, Any]:
+    path = Path(source)
+    try:
+        if path.suffix != ".toml" and source in recipes():
+            text = files("hofl.recipes").joinpath(f"{source}.toml").read_text(encoding="utf-8")
+        else:
+            text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise HoflError(f"{source} is not valid TOML: {error}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise HoflError(
+            f"cannot read configuration {source!r}: {reason}. "
+            f"Give a TOML file or one of the recipes: {', '.join(recipes())}."
+        ) from None
+
+
+def _override(values: dict[str, Any], item: str) -> None:
+    key, separator, text = item.partition("=")
+    if not separator or not key:
+        raise HoflError(
+            f"cannot read {item!r}: write changes as key=value, such as method.lr=1e-3."
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # an unquoted string
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise HoflError(f"cannot set {key!r}: {section!r} is a value, not a section.")
+    values[last] = value
+
+
+def _problem(detail: Any) -> str:
+    path = [str(part) for part in detail["loc"]]
+    name = ".".join(path)
+    if detail["type"] == "extra_forbidden":
+        known = _keys_at(path[:-1])
+        close = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(known)}"
+        return f"unknown key {name!r}, {hint}"
+    if detail["type"] == "missing":
+        return f"{name!r} is required"
+    message = detail["msg"][0].lower() + detail["msg"][1:]
+    return f"{name} = {detail['input']!r}: {message}"
+
+
+def _keys_at(path: list[str]) -> list[str]:
+    section: Any = ExperimentConfig
+    for part in path:
+        section = section.model_fields[part].annotation
+    return list(section.model_fields)

@@ -1,0 +1,161 @@
+"""The run directory: the contract between run, resume, report and tests.
+
+RUN/config.toml        the complete resolved configuration
+RUN/environment.json   versions, machine, git commit
+RUN/metrics.jsonl      one object per round; round 0 is the start
+RUN/checkpoint/        latest server state, written atomically
+RUN/adapter/           the result, an ordinary PEFT adapter
+RUN/summary.json       final metrics and totals; written last
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hofl.errors import HoflError
+from hofl.experiment.config import ExperimentConfig, parse_config
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """w_t and t: all that a run carries from round to round."""
+
+    w: Tensor
+    round: int
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Reads and writes one run's files."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, config: ExperimentConfig) -> "RunDirectory":
+        """Start a new run; an existing one is never overwritten."""
+        check_new(path)
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path)
+        text = tomli_w.dumps(config.model_dump(mode="python", exclude_none=True))
+        _write(path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        _write(path / "config.toml", text)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """An existing run."""
+        if not (path / "config.toml").is_file():
+            raise HoflError(f"{path} is not a run: it has no config.toml. Start one with hofl run.")
+        return cls(path)
+
+    def config(self) -> ExperimentConfig:
+        """The run's resolved configuration."""
+        return parse_config(tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8")))
+
+    @property
+    def adapter(self) -> Path:
+        """Folder of the trained adapter."""
+        return self.path / "adapter"
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Append one round to the metrics."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All rounds recorded so far; a line cut off by a kill is left out."""
+        path = self.path / "metrics.jsonl"
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def forget_after(self, round_number: int) -> None:
+        """Drop rounds recorded but not checkpointed: they will be run again."""
+        rows = [row for row in self.metrics() if row["round"] <= round_number]
+        _write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def save_state(self, state: ServerState, layout_digest: str) -> None:
+        """Write the checkpoint so that a kill leaves either the old or the new one."""
+        folder = self.path / "checkpoint"
+        folder.mkdir(exist_ok=True)
+        fresh = folder / "state.tmp"
+        save_file({"w": state.w}, fresh, {"round": str(state.round), "layout": layout_digest})
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(fresh, folder / "state.safetensors")
+
+    def load_state(self, layout_digest: str) -> ServerState | None:
+        """The latest checkpoint, or None before the first."""
+        path = self.path / "checkpoint" / "state.safetensors"
+        if not path.exists():
+            return None
+        with safe_open(path, framework="pt") as file:
+            fields = file.metadata()
+            if fields["layout"] != layout_digest:
+                raise HoflError(f"{path} belongs to a model with other trainable parameters.")
+            return ServerState(file.get_tensor("w").clone(), int(fields["round"]))
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """The last file of a run: when it is there, the run is finished."""
+        _write(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a finished run."""
+        path = self.path / "summary.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def check_new(path: Path) -> None:
+    """Refuse a folder that already holds something."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise HoflError(
+            f"{path} exists and is not empty. Choose another --out, or go on with "
+            f"hofl run --resume {path}"
+        )
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers were made with."""
+    packages = ("hofl", "torch", "transformers", "peft", "numpy", "safetensors")
+    return {
+        "packages": {name: version(name) for name in packages},
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "git": _git_commit(),
+    }
+
+
+def _git_commit() -> str | None:
+    """Commit of the source tree the package runs from, with a mark when it was changed."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once: readers see the old text or the new one."""
+    fresh = path.with_suffix(path.suffix + ".tmp")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)

@@ -1,0 +1,1 @@
+"""What a client computes in one local step: bottom rules, surrogates, estimators."""

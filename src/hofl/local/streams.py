@@ -1,0 +1,114 @@
+"""The joint pass: the anchor and all perturbed copies go through the bottom together.
+
+z_j = f_ZO(x; w + c u_j) does not depend on delta, so every stream can advance block by block side
+by side. Each block's frozen weights are then read (or up-cast, or paged in) once per step rather
+than once per stream, and a block's directions live only while that block runs.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hofl.directions import DirectionKey, direction
+from hofl.layout import Coordinate
+from hofl.models.adapters import ADAPTER, lora_layers
+from hofl.models.split import SplitModel
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One copy of the bottom at w + scale * u_j; scale 0 is the anchor."""
+
+    j: int
+    scale: float
+
+
+ANCHOR = Stream(j=0, scale=0.0)
+
+
+@torch.no_grad()
+def joint_pass(
+    model: SplitModel,
+    input_ids: Tensor,
+    boundary: int,
+    streams: Sequence[Stream],
+    key: DirectionKey,
+    step: int,
+) -> list[Tensor]:
+    """Boundary activations [B, T, D] of all streams, without a graph."""
+    if all(".lora_A." in c.name or ".lora_B." in c.name for c in model.layout.coordinates):
+        inputs = model.inputs(input_ids.repeat(len(streams), 1))
+        hidden = inputs.hidden  # [S * B, T, D], stream-major
+        for index in range(boundary):
+            with _stacked_lora(model, index, stream_values(model, index, streams, key, step)):
+                hidden = model.block(index, hidden, inputs)
+        return list(hidden.chunk(len(streams)))
+    # Whole weights are perturbed, so no product can be shared: each stream runs by itself.
+    inputs = model.inputs(input_ids)
+    outputs = [inputs.hidden] * len(streams)
+    for index in range(boundary):
+        values = stream_values(model, index, streams, key, step)
+        for s, hidden in enumerate(outputs):
+            mine = {name: stacked[s] for name, stacked in values.items()}
+            outputs[s] = model.block(index, hidden, inputs, mine)
+    return outputs
+
+
+def stream_values(
+    model: SplitModel, index: int, streams: Sequence[Stream], key: DirectionKey, step: int
+) -> dict[str, Tensor]:
+    """Parameters of one block in every stream, [S, *shape] by name within the block."""
+    values = {}
+    for c in model.layout.by_block[index]:
+        anchor = model.w[c.start : c.stop].view(c.shape)
+        stacked = anchor.expand(len(streams), *c.shape).clone()
+        for j in sorted({stream.j for stream in streams if stream.scale}):
+            u = direction_tensor(key, step, j, c, model.device)
+            for s, stream in enumerate(streams):
+                if stream.scale and stream.j == j:
+                    stacked[s].add_(u, alpha=stream.scale)
+        values[c.name] = stacked
+    return values
+
+
+def direction_tensor(
+    key: DirectionKey, step: int, j: int, coordinate: Coordinate, device: torch.device
+) -> Tensor:
+    """u_j for one parameter, in its shape, on the device."""
+    values = direction(key, step, j, coordinate.index, coordinate.size)
+    return torch.from_numpy(values).view(coordinate.shape).to(device)
+
+
+@contextmanager
+def _stacked_lora(model: SplitModel, index: int, values: dict[str, Tensor]) -> Iterator[None]:
+    """Inside, the block's LoRA layers apply stream s of ``values`` to rows s of the batch."""
+    layers = lora_layers(model.blocks[index])
+    for path, layer in layers.items():
+        a = values[f"{path}.lora_A.{ADAPTER}.weight"]  # [S, r, in]
+        b = values[f"{path}.lora_B.{ADAPTER}.weight"]  # [S, out, r]
+        layer.forward = _stacked_forward(layer, a, b)
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            del layer.forward
+
+
+def _stacked_forward(layer: Any, a: Tensor, b: Tensor) -> Any:
+    scaling = layer.scaling[ADAPTER]
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        base = layer.base_layer(x)  # one large product for all streams, [S * B, T, out]
+        rows = x.reshape(len(a), -1, x.shape[-1]).to(a.dtype)  # [S, B * T, in]
+        low = torch.bmm(rows, a.transpose(1, 2))  # [S, B * T, r]
+        flat = base.view(len(a), -1, base.shape[-1])
+        if flat.dtype == low.dtype:
+            flat.baddbmm_(low, b.transpose(1, 2), alpha=scaling)
+            return base
+        return (flat + torch.bmm(low, b.transpose(1, 2)) * scaling).to(base.dtype).view_as(base)
+
+    return forward

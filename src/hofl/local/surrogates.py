@@ -1,0 +1,112 @@
+"""What the bottom segment minimises: local surrogates L(v) of the loss (appendix A.2).
+
+A surrogate is a function (model, z, inputs, batch, boundary) -> :class:`Feedback`. It runs the top
+segment once, gives the first-order gradient of the top, and measures how L changes when the
+boundary activation moves. To add one, write such a function and list it in ``SURROGATES``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hofl.batch import Batch
+from hofl.models.split import BlockInputs, SplitModel
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What the top segment tells the bottom.
+
+    Args:
+        loss: the batch's loss at the anchor.
+        top_gradient: g_FO, [d_FO].
+        change: z -> L(z) - L(z_0), a float64 or float32 scalar tensor.
+        slope: tangent of z -> derivative of L along it.
+        delta: gradient of the loss at the boundary [B, T, D], or None when not computed.
+    """
+
+    loss: float
+    top_gradient: Tensor
+    change: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    delta: Tensor | None = None
+
+
+Surrogate = Callable[[SplitModel, Tensor, BlockInputs, Batch, int], Feedback]
+
+
+def linear(
+    model: SplitModel, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int
+) -> Feedback:
+    """L(v) = <delta, f_ZO(x; v)>, Eq. (4): HO-SFL's and HO-FL's surrogate.
+
+    The difference z_j - z_0 is taken before the inner product, so L(w) itself costs nothing and
+    nothing cancels.
+    """
+    z = z.detach().requires_grad_()
+    loss = model.top_loss(z, inputs, batch, boundary)
+    *grads, delta = torch.autograd.grad(loss, [*model.top_parameters(boundary), z])
+    anchor = z.detach()
+    return Feedback(
+        loss=loss.item(),
+        top_gradient=_flatten(grads, model),
+        change=lambda moved: inner(delta, moved - anchor),
+        slope=lambda tangent: inner(delta, tangent),
+        delta=delta,
+    )
+
+
+def end_to_end(
+    model: SplitModel, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int
+) -> Feedback:
+    """L(v) = loss of the whole network at v: HOSL's surrogate, and that of pure ZO methods."""
+    feedback = top_only(model, z, inputs, batch, boundary)
+
+    def top(moved: Tensor) -> Tensor:
+        return model.top_loss(moved, inputs, batch, boundary)
+
+    @torch.no_grad()
+    def change(moved: Tensor) -> Tensor:
+        return top(moved) - feedback.loss
+
+    def slope(tangent: Tensor) -> Tensor:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return torch.func.jvp(top, (z,), (tangent,))[1].detach()
+
+    return Feedback(feedback.loss, feedback.top_gradient, change, slope)
+
+
+def top_only(
+    model: SplitModel, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int
+) -> Feedback:
+    """No surrogate: the top's gradient alone, for bottoms that are frozen or empty."""
+    parameters = model.top_parameters(boundary)
+    with torch.set_grad_enabled(bool(parameters)):
+        loss = model.top_loss(z.detach(), inputs, batch, boundary)
+    grads = torch.autograd.grad(loss, parameters) if parameters else ()
+
+    def undefined(_moved: Tensor) -> Tensor:
+        raise AssertionError("a bottom without a surrogate has no scalars")
+
+    return Feedback(loss.item(), _flatten(grads, model), undefined, undefined)
+
+
+SURROGATES: dict[str, Surrogate] = {
+    "linear": linear,
+    "end-to-end": end_to_end,
+    "none": top_only,
+}
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """<a, b> accumulated in float64 (float32 on devices that have no float64)."""
+    product = a.float().mul(b.float())
+    return product.sum(dtype=torch.float32 if a.device.type == "mps" else torch.float64)
+
+
+def _flatten(grads: tuple[Tensor, ...] | list[Tensor], model: SplitModel) -> Tensor:
+    if not grads:
+        return torch.zeros(0, device=model.device)
+    return torch.cat([grad.reshape(-1) for grad in grads])

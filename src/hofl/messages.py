@@ -1,0 +1,191 @@
+"""What crosses the network: a plan down, an upload up. Both know their serialised size.
+
+Wire format: one ``safetensors`` buffer of flat vectors, whose metadata holds the small fields as
+JSON. Names and shapes do not travel: both sides have the layout and compare its digest. Reading
+never executes anything and never trusts a length.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import safetensors
+from safetensors.torch import load, save
+from torch import Tensor
+
+from hofl.directions import SHARED_STREAM, DirectionKey
+from hofl.errors import UploadRefused
+from hofl.layout import Layout
+from hofl.optim import Optimizer, optimizer_from, optimizer_spec
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRule:
+    """What a client does in its E local steps. Names refer to the registries in ``hofl.local``.
+
+    Args:
+        optimizer: SGD or AdamW, state reset at every participation.
+        local_steps: E.
+        bottom: how the bottom learns (``zeroth-order``, ``frozen``, ``recompute``).
+        surrogate: what the bottom minimises (``linear``, ``end-to-end``, ``none``).
+        estimator: ``forward``, ``central`` or ``forward-mode``.
+        q: directions per step.
+        mu: perturbation radius.
+        proximal: FedProx's strength, 0 for none.
+    """
+
+    optimizer: Optimizer
+    local_steps: int = 5
+    bottom: str = "zeroth-order"
+    surrogate: str = "linear"
+    estimator: str = "forward"
+    q: int = 2
+    mu: float = 1e-3
+    proximal: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundPlan:
+    """Down: the global adapter and what this client is to do with it.
+
+    Args:
+        run: name of the run, so that an upload cannot be taken for another run's.
+        round: t.
+        client: i.
+        boundary: b_i.
+        seed: the run's seed; with round and stream it names every direction.
+        layout: digest of the shared coordinates.
+        rule: the local rule.
+        w: w_t, flat float32 [d].
+        shared_directions: the whole cohort uses the same directions.
+        verify: the client adds a hash of its final bottom segment.
+    """
+
+    run: str
+    round: int
+    client: int
+    boundary: int
+    seed: int
+    layout: str
+    rule: LocalRule
+    w: Tensor = field(repr=False)
+    shared_directions: bool = False
+    verify: bool = False
+
+    @property
+    def key(self) -> DirectionKey:
+        """Key of this participation's directions."""
+        stream = SHARED_STREAM if self.shared_directions else self.client
+        return DirectionKey(self.seed, self.round, stream)
+
+    def scalars_shape(self, layout: Layout) -> tuple[int, int]:
+        """(E, q), or (E, 0) when the bottom sends no scalars."""
+        replayed = self.rule.bottom == "zeroth-order" and layout.cut(self.boundary) > 0
+        return self.rule.local_steps, self.rule.q if replayed else 0
+
+    def dense_start(self, layout: Layout) -> int:
+        """The upload's difference covers ``w[dense_start:]``: the top, or all after recompute."""
+        return 0 if self.rule.bottom == "recompute" else layout.cut(self.boundary)
+
+    def to_bytes(self) -> bytes:
+        """Serialise."""
+        header = {k: v for k, v in vars(self).items() if k not in ("w", "rule")}
+        rule = {k: v for k, v in vars(self.rule).items() if k != "optimizer"}
+        rule["optimizer"] = optimizer_spec(self.rule.optimizer)
+        return _pack("plan", {**header, "rule": rule}, {"w": self.w})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Parse."""
+        header, tensors = _unpack("plan", data)
+        rule = header.pop("rule")
+        rule["optimizer"] = optimizer_from(rule["optimizer"])
+        return cls(**header, rule=LocalRule(**rule), w=tensors["w"])
+
+
+@dataclass(frozen=True)
+class ClientMetrics:
+    """What a client reports beside its update.
+
+    Args:
+        loss: mean training loss over the E steps.
+        examples: number of training examples seen.
+        signal: squared scalar at mu, for the signal-to-noise ratio (0 when not measured).
+        noise: squared difference of the scalars at mu and 2 mu.
+        peak_bytes: measured peak of live tensor bytes, 0 when not measured.
+    """
+
+    loss: float
+    examples: int
+    signal: float = 0.0
+    noise: float = 0.0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """Up: E*q scalars and the difference of the first-order segment.
+
+    Args:
+        run, round, client, boundary, layout: copied from the plan; checked on arrival.
+        scalars: s, float32 [E, q].
+        difference: w_E - w_0 of the densely sent segment, float32 [d_FO].
+        metrics: loss and measurements.
+        bottom_hash: SHA-256 of the final bottom segment when the plan asked for it.
+    """
+
+    run: str
+    round: int
+    client: int
+    boundary: int
+    layout: str
+    scalars: Tensor = field(repr=False)
+    difference: Tensor = field(repr=False)
+    metrics: ClientMetrics
+    bottom_hash: str = ""
+
+    def to_bytes(self) -> bytes:
+        """Serialise; ``len`` of this is what the communication figures report."""
+        header = {
+            k: v for k, v in vars(self).items() if k not in ("scalars", "difference", "metrics")
+        }
+        header["metrics"] = asdict(self.metrics)
+        return _pack("upload", header, {"scalars": self.scalars, "difference": self.difference})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Parse bytes that may come from anyone; anything unexpected is refused."""
+        try:
+            header, tensors = _unpack("upload", data)
+            metrics = ClientMetrics(**header.pop("metrics"))
+            scalars, difference = tensors["scalars"], tensors["difference"]
+            upload = cls(**header, scalars=scalars, difference=difference, metrics=metrics)
+        except (TypeError, KeyError) as error:
+            raise UploadRefused(f"malformed upload: {error}") from None
+        return upload
+
+
+def _pack(kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+    text = json.dumps({"kind": kind, "schema": SCHEMA, **header}, separators=(",", ":"))
+    return save({k: v.contiguous().cpu() for k, v in tensors.items()}, metadata={"hofl": text})
+
+
+def _unpack(kind: str, data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        tensors = load(data)
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
+        found = header.pop("kind"), header.pop("schema")
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UploadRefused(f"not a hofl message: {error}") from None
+    if found != (kind, SCHEMA):
+        raise UploadRefused(f"got message {found}, expected {(kind, SCHEMA)}: update both sides.")
+    return header, {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def bottom_hash(w_bottom: Tensor) -> str:
+    """SHA-256 of a bottom segment's bytes."""
+    return hashlib.sha256(w_bottom.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""Causal language models cut into blocks: loading, LoRA coordinates, the split."""

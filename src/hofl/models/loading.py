@@ -1,0 +1,138 @@
+"""From a model's name to a split model and its tokenizer.
+
+A name is a built-in source (``hofl models``), a local Hugging Face folder, or a hub id. Weights in
+safetensors files are memory-mapped by ``transformers``, so several processes on one machine share
+one copy of the frozen backbone.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from hofl.errors import HoflError
+from hofl.models.adapters import FullBlocks, Lora, lora_start
+from hofl.models.families import family_of
+from hofl.models.sources import SOURCES, fetch
+from hofl.models.split import SplitModel
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A split model with its tokenizer and the reference it was loaded from."""
+
+    split: SplitModel
+    tokenizer: Any
+    reference: str
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto`` prefers CUDA, then Apple's MPS, then the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise HoflError(
+            f"device {name!r} is not usable here: use auto, cpu, cuda or mps."
+        ) from None
+    return device
+
+
+def resolve_reference(name: str) -> str:
+    """Folder of a built-in model (fetched if need be), the folder given, or the hub id."""
+    if name in SOURCES:
+        return str(fetch(name))
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+def load_model(
+    name: str,
+    *,
+    adapter: Lora | FullBlocks | None = None,
+    seed: int = 0,
+    weights: str = "pretrained",
+    storage_dtype: str = "float32",
+    compute_dtype: str = "auto",
+    device: str = "auto",
+) -> LoadedModel:
+    """Load a model, attach what is trained, and split it into blocks.
+
+    Args:
+        name: built-in source, folder or hub id.
+        adapter: LoRA (default) or full blocks.
+        seed: start of LoRA's A matrices, and of random weights.
+        weights: ``pretrained``, or ``random`` to build from the configuration alone.
+        storage_dtype: dtype of the frozen backbone in memory.
+        compute_dtype: dtype of the arithmetic; ``auto`` is float32 on the CPU (which only emulates
+            bfloat16) and for the finite differences' sake everywhere else too.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+    """
+    reference = resolve_reference(name)
+    config, tokenizer = _read(AutoConfig, name, reference), _tokenizer(reference)
+    return LoadedModel(
+        build_split(
+            config,
+            reference if weights == "pretrained" else None,
+            adapter=adapter or Lora(),
+            seed=seed,
+            storage_dtype=DTYPES[storage_dtype],
+            compute_dtype=DTYPES["float32" if compute_dtype == "auto" else compute_dtype],
+            device=resolve_device(device),
+        ),
+        tokenizer,
+        reference,
+    )
+
+
+def build_split(
+    config: Any,
+    reference: str | None,
+    *,
+    adapter: Lora | FullBlocks,
+    seed: int = 0,
+    storage_dtype: torch.dtype = torch.float32,
+    compute_dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> SplitModel:
+    """A split model from a configuration, with weights from ``reference`` or random ones."""
+    family = family_of(config)
+    if reference is not None:
+        model = _read(AutoModelForCausalLM, reference, reference, dtype=storage_dtype)
+    else:
+        with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
+            torch.random.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, dtype=storage_dtype)
+    model.requires_grad_(False)
+    module = adapter.attach(model.to(device or torch.device("cpu")), family)
+    split = SplitModel(module, family, compute_dtype)
+    if isinstance(adapter, Lora):
+        split.load(lora_start(split.layout, seed))
+    return split
+
+
+def _read(kind: Any, name: str, reference: str, **options: Any) -> Any:
+    logging.disable_progress_bar()
+    try:
+        return kind.from_pretrained(reference, **options)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise HoflError(
+            f"cannot load model {name!r}: {first} Name a built-in model "
+            f"({', '.join(SOURCES)}), a folder with config.json, or a Hugging Face id."
+        ) from None
+
+
+def _tokenizer(reference: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(reference)
+    except (OSError, ValueError):
+        return None  # a bare configuration; tasks that need text say so

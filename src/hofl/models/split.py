@@ -1,0 +1,162 @@
+"""A causal language model as blocks that are called one by one, cut at any boundary 0..L.
+
+The model's own code is never edited or copied. Its forward pass is run once per batch with every
+block replaced by a recorder: that gives the embedded input and the exact arguments (rotary tables,
+sliding-window masks, positions) which each block would have received. Whatever a family does per
+block, such as SmolLM3's blocks without rotary embedding, therefore survives the split.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from hofl.batch import Batch
+from hofl.layout import Coordinate, Layout
+from hofl.models.adapters import bind_flat, parameter_at, trainable_layout
+from hofl.models.families import Family
+from hofl.models.precision import computing_in
+
+
+class _AllRecorded(Exception):
+    """Raised by the last recorder: the rest of the model's forward pass is not needed."""
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """The embedded batch and the further arguments of every block.
+
+    Args:
+        hidden: [B, T, D] input of block 0.
+        calls: positional and keyword arguments of each block after the hidden state.
+    """
+
+    hidden: Tensor
+    calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+class SplitModel:
+    """A model whose trainable parameters are the flat vector ``w`` and whose blocks run singly.
+
+    Args:
+        module: a supported causal LM with its adapters attached.
+        family: where its parts are.
+        compute_dtype: dtype of activations; frozen weights are up-cast block by block when stored
+            in another one.
+    """
+
+    def __init__(self, module: nn.Module, family: Family, compute_dtype: torch.dtype) -> None:
+        self.module = module.eval()
+        base: Any = module.get_base_model() if isinstance(module, PeftModel) else module
+        self.base = base
+        self.config: Any = base.config
+        self.compute_dtype = compute_dtype
+        self.blocks = family.blocks_of(base)
+        self.layout: Layout = trainable_layout(base, self.blocks)
+        self.w = bind_flat(self.blocks, self.layout)
+        self.device = self.w.device
+        self._decoder = family.decoder_of(base)
+        self._after = family.after_blocks(base)
+        self._parameters = [parameter_at(self.blocks, c) for c in self.layout.coordinates]
+
+    @property
+    def num_blocks(self) -> int:
+        """L."""
+        return len(self.blocks)
+
+    def load(self, w: Tensor) -> None:
+        """Set the trainable parameters to the flat vector ``w`` [d]."""
+        with torch.no_grad():
+            self.w.copy_(w)
+
+    def parameter(self, coordinate: Coordinate) -> nn.Parameter:
+        """The parameter at a coordinate."""
+        return self._parameters[coordinate.index]
+
+    def top_parameters(self, boundary: int) -> list[nn.Parameter]:
+        """Trainable parameters of the top segment, in layout order."""
+        return [self.parameter(c) for block in self.layout.by_block[boundary:] for c in block]
+
+    def inputs(self, input_ids: Tensor) -> BlockInputs:
+        """Embed [B, T] ids and record what the model would pass to each of its blocks."""
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        first: list[Tensor] = []
+
+        def recorder(hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if not first:
+                first.append(hidden)
+            calls.append((args, kwargs))
+            if len(calls) == self.num_blocks:
+                raise _AllRecorded
+            return hidden
+
+        def cast(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+            # Rotary tables take the dtype of the hidden state: cast before they are made.
+            return output.to(self.compute_dtype)
+
+        hook = self.base.get_input_embeddings().register_forward_hook(cast)
+        for block in self.blocks:
+            block.forward = recorder
+        try:
+            with torch.no_grad():
+                self._decoder(input_ids=input_ids, use_cache=False)
+        except _AllRecorded:
+            pass
+        finally:
+            hook.remove()
+            for block in self.blocks:
+                del block.forward
+        return BlockInputs(first[0].to(self.compute_dtype), calls)
+
+    def block(
+        self,
+        index: int,
+        hidden: Tensor,
+        inputs: BlockInputs,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Run one block: [B, T, D] -> [B, T, D], with ``values`` in place of named parameters."""
+        args, kwargs = inputs.calls[index]
+        block = self.blocks[index]
+        with computing_in(block, self.compute_dtype):
+            if values is None:
+                output = block(hidden, *args, **kwargs)
+            else:
+                output = functional_call(block, dict(values), (hidden, *args), kwargs)
+        return output[0] if isinstance(output, tuple) else output
+
+    def forward(self, hidden: Tensor, inputs: BlockInputs, start: int, stop: int) -> Tensor:
+        """Run blocks start..stop-1."""
+        for index in range(start, stop):
+            hidden = self.block(index, hidden, inputs)
+        return hidden
+
+    def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """[M, C] scores at the slots, for the candidate words only: never [B, T, vocabulary]."""
+        at_slots = hidden[batch.rows, batch.columns]  # [M, D]
+        for part in self._after:
+            with computing_in(part, self.compute_dtype):
+                at_slots = part(at_slots)
+        head = self.base.get_output_embeddings()
+        weight, bias = head.weight, getattr(head, "bias", None)  # [V, D], [V] or None
+        if batch.candidates is not None:
+            weight = weight[batch.candidates]
+            bias = None if bias is None else bias[batch.candidates]
+        scores = nn.functional.linear(
+            at_slots, weight.to(at_slots.dtype), None if bias is None else bias.to(at_slots.dtype)
+        )
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return scores.float() if cap is None else cap * torch.tanh(scores.float() / cap)
+
+    def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Mean cross-entropy over the slots, from the output of the last block."""
+        return cross_entropy(self.logits(hidden, batch), batch.targets)
+
+    def top_loss(self, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int) -> Tensor:
+        """The loss as a function of the boundary activation z [B, T, D]."""
+        return self.loss(self.forward(z, inputs, boundary, self.num_blocks), batch)

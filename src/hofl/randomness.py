@@ -1,0 +1,49 @@
+"""All randomness of a run: separate keyed streams of one seed; nothing reads a global generator.
+
+A stream is named by (seed, purpose, coordinates). Philox is counter-based: the name *is* its key
+and starting counter, so any stream can be made anywhere, in any order, without carrying state.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+
+_WORD = 2**64
+_HALF = 2**32
+
+
+class Purpose(IntEnum):
+    """What a stream is for. Two purposes never share a bit."""
+
+    DIRECTION = 1
+    BATCH = 2
+    COHORT = 3
+    TIE_BREAK = 4
+    PARTITION = 5
+    FLEET = 6
+    ADAPTER = 7
+    DROPOUT = 8
+
+
+def philox_words(seed: int, purpose: Purpose, *coordinates: int) -> tuple[list[int], list[int]]:
+    """Philox key and counter of a stream; injective in (seed, purpose, coordinates).
+
+    Word 0 of the counter is left to count blocks of output. Up to five coordinates fill the other
+    three words: the first takes a whole word, the others half a word each.
+    """
+    first, *rest = (*coordinates, 0, 0, 0, 0, 0)[:5]
+    if not 0 <= seed < _WORD or not 0 <= first < _WORD:
+        raise ValueError(f"seed and first coordinate must lie in [0, 2**64), got {seed}, {first}.")
+    if len(coordinates) > 5 or any(not 0 <= value < _HALF for value in rest):
+        raise ValueError(f"later coordinates must be four at most in [0, 2**32), got {rest}.")
+    a, b, c, d = rest
+    return [seed, int(purpose)], [0, a * _HALF + b, c * _HALF + d, first]
+
+
+def generator(seed: int, purpose: Purpose, *coordinates: int) -> np.random.Generator:
+    """A NumPy generator on one stream, for draws that only one side ever makes."""
+    key, counter = philox_words(seed, purpose, *coordinates)
+    bits = np.random.Philox(
+        key=np.array(key, dtype=np.uint64), counter=np.array(counter, dtype=np.uint64)
+    )
+    return np.random.Generator(bits)

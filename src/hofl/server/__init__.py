@@ -1,0 +1,1 @@
+"""The server's side: checks and streaming aggregation. Needs the layout, never the model."""

@@ -1,0 +1,54 @@
+"""Every upload is checked on arrival; a bad one is refused and never touches the model."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hofl.errors import UploadRefused
+from hofl.layout import Layout
+from hofl.messages import RoundPlan, Upload
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadLimits:
+    """Bounds on what a client may send.
+
+    Args:
+        max_norm: largest L2 norm of the uploaded difference.
+        max_scalar: largest absolute scalar.
+    """
+
+    max_norm: float = math.inf
+    max_scalar: float = math.inf
+
+
+def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: UploadLimits) -> None:
+    """Raise :class:`UploadRefused` unless the upload answers this plan with usable numbers."""
+    for name in ("run", "round", "client", "boundary", "layout"):
+        got, expected = getattr(upload, name), getattr(plan, name)
+        if type(got) is not type(expected) or got != expected:
+            raise UploadRefused(f"{name} is {got!r}, expected {expected!r}")
+    _check_tensor("scalars", upload.scalars, plan.scalars_shape(layout))
+    _check_tensor("difference", upload.difference, (layout.size - plan.dense_start(layout),))
+    loss = upload.metrics.loss
+    if not isinstance(loss, float) or not math.isfinite(loss):
+        raise UploadRefused(f"loss is {loss!r}, not a finite number")
+    norm = torch.linalg.vector_norm(upload.difference, dtype=torch.float64).item()
+    if norm > limits.max_norm:
+        raise UploadRefused(f"norm of the difference is {norm:.3g}, limit {limits.max_norm:.3g}")
+    largest = upload.scalars.abs().max().item() if upload.scalars.numel() else 0.0
+    if largest > limits.max_scalar:
+        raise UploadRefused(f"largest scalar is {largest:.3g}, limit {limits.max_scalar:.3g}")
+
+
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32:
+        raise UploadRefused(
+            f"{name} has type {getattr(tensor, 'dtype', type(tensor))}, not float32"
+        )
+    if tuple(tensor.shape) != shape:
+        raise UploadRefused(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
+    if not torch.isfinite(tensor).all():
+        raise UploadRefused(f"{name} holds values that are not finite")
