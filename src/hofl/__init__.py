@@ -1,29 +1,55 @@
 """hofl: federated fine-tuning of language models on devices that differ in memory.
 
+The names below are loaded when first used: the server's modules and the sampling maths can be
+imported without loading the model libraries.
+
 >>> from hofl import METHODS
 >>> METHODS["fedavg"].summary
 'backpropagation through the whole model on every device'
 """
 
-from hofl.engines.launch import Result, resume, run
-from hofl.errors import HoflError, UploadRefused
-from hofl.experiment.config import (
-    AdapterConfig,
-    EngineConfig,
-    EvaluationConfig,
-    ExperimentConfig,
-    FleetConfig,
-    MethodConfig,
-    ModelConfig,
-    ServerConfig,
-    TaskConfig,
-    read_config,
-)
-from hofl.methods import METHODS, Method, method
-from hofl.models.loading import load_model
-from hofl.version import VERSION
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__version__ = VERSION
+from hofl.version import VERSION as __version__  # noqa: N811
+
+if TYPE_CHECKING:
+    from hofl.engines.launch import Result, resume, run
+    from hofl.errors import HoflError, UploadRefused
+    from hofl.experiment.config import (
+        AdapterConfig,
+        EngineConfig,
+        EvaluationConfig,
+        ExperimentConfig,
+        FleetConfig,
+        MethodConfig,
+        ModelConfig,
+        ServerConfig,
+        TaskConfig,
+        read_config,
+    )
+    from hofl.methods import METHODS, Method, method
+    from hofl.models.loading import load_model
+
+_HOMES = {
+    "hofl.engines.launch": ("Result", "resume", "run"),
+    "hofl.errors": ("HoflError", "UploadRefused"),
+    "hofl.experiment.config": (
+        "AdapterConfig",
+        "EngineConfig",
+        "EvaluationConfig",
+        "ExperimentConfig",
+        "FleetConfig",
+        "MethodConfig",
+        "ModelConfig",
+        "ServerConfig",
+        "TaskConfig",
+        "read_config",
+    ),
+    "hofl.methods": ("METHODS", "Method", "method"),
+    "hofl.models.loading": ("load_model",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "METHODS",
@@ -40,9 +66,20 @@ __all__ = [
     "ServerConfig",
     "TaskConfig",
     "UploadRefused",
+    "__version__",
     "load_model",
     "method",
     "read_config",
     "resume",
     "run",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'hofl' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from hofl.cli.progress import RunDisplay
 from hofl.cli.tables import summary_table
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig
+
+if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
+    from hofl.engines.launch import Result
 
 EXAMPLE = (
     "**Examples:** `hofl run demo method.name=fedavg rounds=3 --out runs/fedavg` &nbsp;·&nbsp; "
@@ -46,13 +49,13 @@ def run(
     console.print(f"adapter: {result.adapter}", highlight=False, soft_wrap=True)
 
 
-def run_shown(console: Console, config: ExperimentConfig, out: Path) -> hofl.Result:
+def run_shown(console: Console, config: ExperimentConfig, out: Path) -> "Result":
     """Run with a progress display; a stop tells how to go on."""
     with stoppable(console, out), RunDisplay(console, config.method.name) as display:
         return hofl.run(config, out, display)
 
 
-def resume_shown(console: Console, path: Path) -> hofl.Result:
+def resume_shown(console: Console, path: Path) -> "Result":
     """Go on with a run, with a progress display."""
     with stoppable(console, path), RunDisplay(console, path.name) as display:
         return hofl.resume(path, display)

@@ -14,7 +14,7 @@ def load() -> Task:
     """Read the two files that ship with the package."""
     return Task(
         name="helpdesk",
-        prompt="Customer message: {text}\nDepartment (billing, delivery, technical, account):",
+        prompt="Message: {text}\nDepartment:",
         labels=("billing", "delivery", "technical", "account"),
         train=_read("train.jsonl"),
         test=_read("test.jsonl"),

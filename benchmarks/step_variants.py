@@ -1,0 +1,108 @@
+"""The steps that ``step.py`` compares, on SmolLM2-135M with one random batch.
+
+The first-order steps are what a PEFT user writes: the model's own forward pass, autograd, torch's
+AdamW; nothing of hofl is in them. The hybrid-order step calls the parts of
+``hofl.algorithm.client_update`` in the same order. At step 1 it has no error check: that runs once
+per participation, at step 0.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from harness import interleave
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
+
+from hofl.batch import Batch
+from hofl.directions import DirectionKey
+from hofl.local.rules import resolve
+from hofl.messages import LocalRule
+from hofl.models.split import SplitModel
+from hofl.optim import AdamW, add_proximal
+
+BATCH, LENGTH, CANDIDATES = 16, 40, 4
+LEARNING_RATE, WEIGHT_DECAY = 1e-4, 5e-4
+RULE = LocalRule(optimizer=AdamW(lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY), q=2)
+MATMUL, PRODUCTS = 2048, 5
+Step = Callable[[], None]
+
+
+def make_batch(vocabulary: int) -> Batch:
+    """Random ids; four label words to choose from at the last position."""
+    rng = torch.Generator().manual_seed(0)
+    return Batch(
+        input_ids=torch.randint(vocabulary, (BATCH, LENGTH), generator=rng),
+        rows=torch.arange(BATCH),
+        columns=torch.full((BATCH,), LENGTH - 1),
+        targets=torch.randint(CANDIDATES, (BATCH,), generator=rng),
+        candidates=torch.randperm(vocabulary, generator=rng)[:CANDIDATES],
+    )
+
+
+def first_order_steps(folder: str, batch: Batch) -> tuple[Step, Step]:
+    """Steps of a plain PEFT model: loss over the label words, and over the whole vocabulary."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    targets = ["q_proj", "v_proj"]
+    config = LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM")
+    peft_model = get_peft_model(model, config).train()
+    trained = [p for p in peft_model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    ids, head = batch.input_ids, model.lm_head.weight[batch.candidates]  # [B, T], [C, D]
+
+    def label_words() -> Tensor:
+        decoder = peft_model.base_model.model.model
+        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state  # [B, T, D]
+        return cross_entropy(hidden[:, -1] @ head.T, batch.targets)
+
+    def vocabulary() -> Tensor:
+        return peft_model(input_ids=ids, labels=ids).loss
+
+    def step(loss: Callable[[], Tensor]) -> None:
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return partial(step, label_words), partial(step, vocabulary)
+
+
+def hybrid_step(model: SplitModel, batch: Batch, b: int, e: int) -> Step:
+    """Local step e of ``client_update`` at boundary b."""
+    bottom, surrogate = resolve(RULE, b)
+    key, cut, w_0 = DirectionKey(0, 0, 0), model.layout.cut(b), model.w.clone()
+    w_zo, w_fo = model.w[:cut], model.w[cut:]
+    state_zo, state_fo = RULE.optimizer.init(w_zo), RULE.optimizer.init(w_fo)
+
+    def step() -> None:
+        forward = bottom.forward(model, batch.input_ids, b, key, e)
+        inputs = model.inputs(batch.input_ids)
+        feedback = surrogate(model, forward.z, inputs, batch, b)
+        estimate = forward.gradient(feedback)
+        assert estimate.gradient is not None
+        with torch.no_grad():
+            add_proximal(estimate.gradient, w_zo, w_0[:cut], RULE.proximal)
+            RULE.optimizer.step(w_zo, estimate.gradient, state_zo)
+            add_proximal(feedback.top_gradient, w_fo, w_0[cut:], RULE.proximal)
+            RULE.optimizer.step(w_fo, feedback.top_gradient, state_fo)
+
+    return step
+
+
+def block_flops(model: SplitModel) -> int:
+    """Matrix-multiply FLOPs of one block's forward pass over the batch, adapters left out."""
+    frozen = (p for p in model.blocks[0].parameters() if p.dim() == 2 and not p.requires_grad)
+    return 2 * sum(p.numel() for p in frozen) * BATCH * LENGTH
+
+
+def matmul_peak() -> tuple[Step, list[float]]:
+    """A variant that multiplies square matrices, and the list of median FLOP/s it appends to."""
+    a, b = torch.randn(MATMUL, MATMUL), torch.randn(MATMUL, MATMUL)
+    found: list[float] = []
+
+    def multiply() -> None:
+        timing = interleave({"product": partial(torch.mm, a, b)}, PRODUCTS, warmups=0)["product"]
+        found.append(2 * MATMUL**3 / timing.median)
+
+    return multiply, found

@@ -1,0 +1,44 @@
+"""Configurations of quick runs, and how a run's result is compared bit for bit."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hofl import ExperimentConfig
+from hofl.experiment.config import parse_config
+
+
+def quick(folder: Path, **changes: Any) -> ExperimentConfig:
+    """A small fleet on a tiny model; ``changes`` are sections or top-level values."""
+    values: dict[str, Any] = {
+        "rounds": 3,
+        "seed": 5,
+        "model": {"name": str(folder)},
+        "adapter": {"rank": 2, "alpha": 4},
+        "task": {"batch_size": 4, "max_length": 48},
+        "fleet": {"clients": 6, "cohort": 3, "boundaries": [1, 2, 3]},
+        "method": {"name": "hofl", "lr": 1e-2, "local_steps": 2},
+        "engine": {"threads": 1},
+    }
+    for key, value in changes.items():
+        values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+    return parse_config(values)
+
+
+def adapter_bytes(run: Path) -> bytes:
+    """The trained adapter's file, byte for byte."""
+    return (run / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def start_cli(*words: str) -> subprocess.Popen[str]:
+    """The command line in a process of its own."""
+    command = [sys.executable, "-m", "hofl.cli.main", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run_cli(*words: str, timeout: float = 300) -> tuple[int, str]:
+    """Exit code and output of the command line."""
+    process = start_cli(*words)
+    output, _ = process.communicate(timeout=timeout)
+    return process.returncode, output

@@ -1,0 +1,168 @@
+"""Streaming aggregation: against a loop over blocks and clients, and its memory."""
+
+import gc
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hofl.algorithm import server_round
+from hofl.layout import Layout
+from hofl.messages import LocalRule, RoundPlan
+from hofl.optim import SGD
+from hofl.server.aggregate import AGGREGATIONS, RunningMean
+
+SIZES = [7, 0, 5, 12, 3]  # parameters per block; block 1 has none
+LAYOUT = Layout(
+    names=("a", "b", "a", "a", "a"),
+    shapes=((2, 3), (1,), (5,), (3, 4), (3,)),
+    blocks=(0, 0, 2, 3, 4),
+    num_blocks=5,
+)
+PLAN = RoundPlan(
+    run="r",
+    round=0,
+    client=0,
+    boundary=0,
+    seed=0,
+    layout=LAYOUT.digest,
+    rule=LocalRule(optimizer=SGD(lr=0.1)),
+    w=torch.zeros(LAYOUT.size),
+)
+Cohort = list[tuple[RoundPlan, Tensor]]
+
+
+def cohort(seed: int, clients: int, bottoms: tuple[str, ...] = ("zeroth-order",)) -> Cohort:
+    """Random boundaries and updates of very different scales."""
+    rng = np.random.default_rng(seed)
+    members = []
+    for client in range(clients):
+        rule = replace(PLAN.rule, bottom=str(rng.choice(bottoms)), q=int(rng.integers(1, 5)))
+        plan = replace(PLAN, client=client, boundary=int(rng.integers(0, 6)), rule=rule)
+        delta = rng.normal(size=LAYOUT.size) * 10 ** rng.uniform(-3, 3)
+        members.append((plan, torch.tensor(delta, dtype=torch.float32)))
+    return members
+
+
+def exact(plan: RoundPlan, block: int) -> bool:
+    """Whether the client had this block's true gradient."""
+    return block >= plan.boundary or plan.rule.bottom == "recompute"
+
+
+def weight(rule: str, plan: RoundPlan, block: int, members: Cohort) -> float:
+    if rule == "exact-first":
+        somebody = any(exact(other, block) for other, _ in members)
+        return 1.0 if exact(plan, block) or not somebody else 0.0
+    if rule == "by-precision" and block < plan.boundary and plan.rule.bottom == "zeroth-order":
+        return plan.rule.q / (plan.rule.q + sum(SIZES[: plan.boundary]) + 1)
+    return 1.0
+
+
+def brute_force(rule: str, members: Cohort) -> list[float]:
+    """Every coordinate by itself, exactly summed."""
+    result = []
+    blocks = [block for block, size in enumerate(SIZES) for _ in range(size)]
+    for i, block in enumerate(blocks):
+        weights = [weight(rule, plan, block, members) for plan, _ in members]
+        terms = [w * delta[i].item() for w, (_, delta) in zip(weights, members, strict=True)]
+        result.append(math.fsum(terms) / math.fsum(weights))
+    return result
+
+
+def streamed(rule: str, members: Cohort) -> Tensor:
+    total = RunningMean(LAYOUT, AGGREGATIONS[rule])
+    for plan, delta in members:
+        total.add(delta, plan)
+    return total.mean()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("rule", ["mean", "exact-first", "by-precision"])
+@pytest.mark.parametrize(
+    "bottoms", [("zeroth-order",), ("zeroth-order", "recompute", "frozen")], ids=["zo", "mixed"]
+)
+def test_streamed_mean_is_the_brute_force_mean(rule: str, seed: int, bottoms: tuple[str, ...]):
+    members = cohort(seed, 1 + seed * 2, bottoms)
+    result = streamed(rule, members)
+    assert result.dtype == torch.float64
+    # float64 rounding of a sum of at most 15 terms, relative to its largest term
+    largest = max(delta.abs().max().item() for _, delta in members)
+    np.testing.assert_allclose(result, brute_force(rule, members), rtol=0, atol=1e-14 * largest)
+
+
+def test_every_rule_is_tested_here():
+    assert set(AGGREGATIONS) == {"mean", "exact-first", "by-precision"}
+
+
+def test_exact_updates_replace_noisy_ones_whoever_comes_first():
+    noisy = replace(PLAN, boundary=5), torch.full((LAYOUT.size,), 100.0)
+    exact_top = replace(PLAN, boundary=3), torch.ones(LAYOUT.size)
+    expected = [50.5] * 12 + [1.0] * 15  # blocks 0-2 nobody has exactly, blocks 3 and 4 one client
+    for order in itertools.permutations([noisy, exact_top]):
+        assert streamed("exact-first", list(order)).tolist() == expected
+
+
+@pytest.mark.parametrize("rule", ["mean", "exact-first", "by-precision"])
+def test_order_matters_at_most_at_rounding(rule: str):
+    members = cohort(3, 25, ("zeroth-order", "recompute"))
+    forward, backward = streamed(rule, members), streamed(rule, members[::-1])
+    largest = max(delta.abs().max().item() for _, delta in members)
+    assert (forward - backward).abs().max() <= 25 * 2.3e-16 * largest
+
+
+def test_updates_are_left_as_they_are():
+    members = cohort(4, 5)
+    before = [delta.clone() for _, delta in members]
+    streamed("exact-first", members)
+    assert all(torch.equal(a, b) for a, (_, b) in zip(before, members, strict=True))
+
+
+def test_round_adds_the_mean_and_rounds_to_float32_once():
+    members = cohort(5, 9)
+    w = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(1))
+    total = np.array(brute_force("mean", members)) + w.double().numpy()
+    result = server_round(w, iter(members), LAYOUT, AGGREGATIONS["mean"])
+    assert result.dtype == torch.float32
+    np.testing.assert_array_equal(result, total.astype(np.float32))
+
+
+def test_round_without_answers_keeps_the_model():
+    w = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(server_round(w, iter([]), LAYOUT, AGGREGATIONS["mean"]), w)
+
+
+def live_bytes() -> int:
+    """Bytes of all storages that some tensor of this process still holds."""
+    tensors = [o for o in gc.get_objects() if type(o) is Tensor]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("rule", ["mean", "exact-first", "by-precision"])
+def test_memory_does_not_grow_with_the_cohort(rule: str):
+    size = 50_000
+    layout = Layout(names=("a", "a"), shapes=((size,), (size,)), blocks=(0, 1), num_blocks=2)
+    w = torch.zeros(layout.size)
+    seen: list[int] = []
+
+    def updates(clients: int) -> Iterator[tuple[RoundPlan, Tensor]]:
+        for client in range(clients):
+            if client in (2, clients - 1):
+                gc.collect()
+                seen.append(live_bytes())
+            yield replace(PLAN, boundary=client % 3, w=w), torch.full((layout.size,), 1.0)
+
+    gc.collect()
+    before = live_bytes()
+    for clients in (10, 200):
+        result = server_round(w, updates(clients), layout, AGGREGATIONS[rule])
+        assert torch.equal(result, torch.ones(layout.size))
+        del result
+    assert max(seen) - before <= 4 * 4 * layout.size  # a float64 sum and one or two float32 updates
+    assert seen[2:] == seen[:2], "K = 200 holds what K = 10 holds"
+    assert seen[1] == seen[0], "the last update meets what the third one met"

@@ -1,0 +1,174 @@
+"""ClientUpdate and Reconstruct: exact replay, and what the method must equal in special cases."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hofl.algorithm import client_update, reconstruct, replay, server_round
+from hofl.errors import HoflError, UploadRefused
+from hofl.local.rules import resolve
+from hofl.messages import LocalRule, RoundPlan, Upload
+from hofl.methods import METHODS
+from hofl.models.adapters import FullBlocks
+from hofl.models.split import SplitModel
+from hofl.optim import SGD, AdamW
+from hofl.server.aggregate import mean
+from models import BLOCKS, PAPER_FAMILIES, batch, tiny
+
+OPTIMIZERS = {
+    "sgd": SGD(lr=0.05),
+    "sgd-decay": SGD(lr=0.05, weight_decay=0.1),
+    "adamw": AdamW(lr=0.01, weight_decay=0.0),
+    "adamw-decay": AdamW(lr=0.01, weight_decay=0.1),
+}
+
+
+def plan_for(model: SplitModel, boundary: int, rule: LocalRule, **fields: Any) -> RoundPlan:
+    values = {"run": "test", "round": 3, "client": 1, "seed": 11, "layout": model.layout.digest}
+    w = model.w.clone()
+    return RoundPlan(**{**values, **fields}, boundary=boundary, rule=rule, w=w)
+
+
+def participate(model: SplitModel, plan: RoundPlan) -> tuple[Upload, torch.Tensor]:
+    """Run a client through the wire format; returns the upload and its final parameters."""
+    received = RoundPlan.from_bytes(plan.to_bytes())
+    batches = [batch(step) for step in range(plan.rule.local_steps)]
+    upload = client_update(model, received, batches, *resolve(plan.rule, plan.boundary))
+    return Upload.from_bytes(upload.to_bytes()), model.w.clone()
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("proximal", [0.0, 0.3])
+def test_server_rebuilds_the_clients_bottom_bit_for_bit(
+    family: str, optimizer: str, proximal: float
+) -> None:
+    model = tiny(family)
+    start = model.w.clone()
+    for boundary in range(BLOCKS + 1):
+        for local_steps, q in ((1, 1), (3, 2), (2, 5)):
+            model.load(start)
+            rule = LocalRule(
+                optimizer=OPTIMIZERS[optimizer], local_steps=local_steps, q=q, proximal=proximal
+            )
+            plan = plan_for(model, boundary, rule, verify=True)
+            upload, final = participate(model, plan)
+            cut = model.layout.cut(boundary)
+            if boundary:
+                assert torch.equal(replay(plan, upload.scalars, model.layout), final[:cut])
+                assert not torch.equal(final[:cut], start[:cut]), "the bottom must have moved"
+            delta = reconstruct(plan, upload, model.layout)
+            assert torch.equal(delta, final - start)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_full_parameter_training_replays_bit_for_bit(family: str) -> None:
+    model = tiny(family, FullBlocks())
+    plan = plan_for(model, 2, LocalRule(optimizer=AdamW(lr=0.01), local_steps=2))
+    upload, final = participate(model, plan)
+    assert torch.equal(replay(plan, upload.scalars, model.layout), final[: model.layout.cut(2)])
+
+
+def test_replay_with_one_scalar_changed_is_caught_by_the_hash() -> None:
+    model = tiny("llama")
+    plan = plan_for(model, 2, LocalRule(optimizer=AdamW(lr=0.01), local_steps=2), verify=True)
+    upload, _ = participate(model, plan)
+    scalars = upload.scalars.clone()
+    scalars[1, 0] = torch.nextafter(scalars[1, 0], torch.tensor(torch.inf))
+    with pytest.raises(UploadRefused, match="replayed bottom"):
+        reconstruct(plan, replace(upload, scalars=scalars), model.layout)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_rebuilds_the_clients_whole_update(name: str) -> None:
+    model = tiny("llama")
+    start = model.w.clone()
+    method = METHODS[name]
+    boundary = method.boundary(2, [2], BLOCKS)
+    plan = plan_for(
+        model, boundary, method.local, shared_directions=method.shared_directions, verify=True
+    )
+    upload, final = participate(model, plan)
+    assert torch.equal(reconstruct(plan, upload, model.layout), final - start)
+    frozen = name == "frozen-bottom"
+    cut = model.layout.cut(boundary)
+    assert torch.equal(final[:cut], start[:cut]) == (frozen or cut == 0)
+
+
+def test_boundary_zero_is_plain_federated_averaging() -> None:
+    """Against an independent FedAvg: the peft model's own forward pass and torch's AdamW."""
+    model = tiny("opt")
+    start = model.w.clone()
+    rule = LocalRule(optimizer=AdamW(lr=0.01, weight_decay=0.1), local_steps=3)
+    updates = []
+    for client in (0, 1):
+        model.load(start)
+        plan = plan_for(model, 0, rule, client=client)
+        upload, _ = participate(model, plan)
+        updates.append((plan, reconstruct(plan, upload, model.layout)))
+    ours = server_round(start, updates, model.layout, mean)
+
+    model.load(start)
+    parameters = [p for p in model.module.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
+    for step in range(3):  # both clients saw the same batches, so their average is either of them
+        data = batch(step)
+        logits = model.module(input_ids=data.input_ids).logits[data.rows, data.columns]
+        loss = torch.nn.functional.cross_entropy(logits[:, data.candidates], data.targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    theirs = torch.cat([p.detach().reshape(-1) for p in parameters])
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
+
+
+def test_recompute_equals_full_backpropagation_at_every_boundary() -> None:
+    model = tiny("gemma3")
+    start = model.w.clone()
+    finals = []
+    for boundary in range(BLOCKS + 1):
+        model.load(start)
+        rule = LocalRule(optimizer=SGD(lr=0.1), local_steps=2, bottom="recompute", q=0)
+        finals.append(participate(model, plan_for(model, boundary, rule))[1])
+    for final in finals[1:]:
+        torch.testing.assert_close(final, finals[0], rtol=0, atol=1e-6)
+    assert not torch.equal(finals[0], start)
+
+
+def test_shared_directions_let_the_server_average_scalars() -> None:
+    """DeComFL's point: with SGD and common directions, the mean update is the mean scalars'."""
+    model = tiny("llama")
+    start = model.w.clone()
+    rule = replace(METHODS["decomfl-sgd"].local, local_steps=2)
+    uploads, updates = [], []
+    for client in range(3):
+        model.load(start)
+        plan = plan_for(model, BLOCKS, rule, client=client, shared_directions=True)
+        received = [batch(10 * client + step) for step in range(2)]
+        upload = client_update(model, plan, received, *resolve(rule, BLOCKS))
+        uploads.append(upload)
+        updates.append((plan, reconstruct(plan, upload, model.layout)))
+    averaged = server_round(start, updates, model.layout, mean)
+    scalars = torch.stack([upload.scalars for upload in uploads]).mean(0)
+    torch.testing.assert_close(averaged, replay(plan, scalars, model.layout), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bottom": "magic"}, "unknown bottom 'magic'"),
+        ({"surrogate": "magic"}, "unknown surrogate"),
+        ({"estimator": "magic"}, "unknown estimator"),
+        ({"q": 0}, "q must be at least 1"),
+        ({"mu": 0.0}, "mu must be positive"),
+        ({"local_steps": 0}, "local_steps must be at least 1"),
+        ({"surrogate": "none"}, "needs a surrogate"),
+        ({"bottom": "recompute", "surrogate": "end-to-end"}, "needs delta"),
+    ],
+)
+def test_a_bad_rule_is_refused_with_what_to_do(change: dict[str, Any], message: str) -> None:
+    rule = replace(LocalRule(optimizer=SGD(lr=0.1)), **change)
+    with pytest.raises(HoflError, match=message):
+        resolve(rule, 2)

@@ -1,0 +1,198 @@
+"""Configurations: reading, changing and refusing them, and the methods they name."""
+
+from pathlib import Path
+
+import pytest
+
+from hofl.errors import HoflError
+from hofl.experiment.config import parse_config, read_config, recipes
+from hofl.local.rules import check_rule
+from hofl.methods import METHODS, Method, method, options_of
+from hofl.sampling.policies import DimensionAware
+from hofl.server.aggregate import AGGREGATIONS
+
+TEXT = """
+name = "small"
+seed = 11
+[model]
+name = "some/model"
+[fleet]
+clients = 9
+cohort = 3
+boundaries = [1, 2, 3]
+[method]
+name = "fedprox"
+lr = 2e-4
+[server]
+max_norm = 10
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def message(values: dict) -> str:
+    """What is said about a configuration that must be refused."""
+    with pytest.raises(HoflError) as caught:
+        parse_config(values)
+    return str(caught.value)
+
+
+def test_file_gives_its_values_and_defaults_for_the_rest(file: Path):
+    config = read_config(str(file))
+    assert (config.name, config.seed, config.model.name) == ("small", 11, "some/model")
+    assert (config.fleet.clients, config.fleet.cohort) == (9, 3)
+    assert config.fleet.boundaries == (1, 2, 3)
+    assert (config.method.name, config.method.lr, config.method.q) == ("fedprox", 2e-4, None)
+    assert config.server.max_norm == 10.0
+    assert (config.rounds, config.adapter.rank, config.adapter.alpha) == (160, 8, 16)  # the paper's
+    assert read_config(str(file)) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "section", "key", "value"),
+    [
+        ("rounds=3", None, "rounds", 3),
+        ("name=other", None, "name", "other"),
+        ('name="1"', None, "name", "1"),
+        ("method.lr=1e-3", "method", "lr", 1e-3),
+        ("method.name=hofl", "method", "name", "hofl"),
+        ("method.shared_directions=true", "method", "shared_directions", True),
+        ("fleet.boundaries=[4, 5]", "fleet", "boundaries", (4, 5)),
+        ("fleet.dropout=0.25", "fleet", "dropout", 0.25),
+        ('adapter.targets=["q", "v"]', "adapter", "targets", ("q", "v")),  # a section not in TEXT
+        ("model.name=folder/with=sign", "model", "name", "folder/with=sign"),
+        ("server.max_scalar=inf", "server", "max_scalar", float("inf")),
+    ],
+)
+def test_change_replaces_one_value_with_its_type(file: Path, change, section, key, value):
+    before, after = read_config(str(file)), read_config(str(file), [change])
+    holder = getattr(after, section) if section else after
+    assert getattr(holder, key) == value
+    assert type(getattr(holder, key)) is type(value)
+    left, right = before.model_dump(), after.model_dump()
+    (left[section] if section else left).pop(key)
+    (right[section] if section else right).pop(key)
+    assert left == right
+
+
+def test_later_change_wins(file: Path):
+    assert read_config(str(file), ["rounds=3", "rounds=4"]).rounds == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("rounds", "'rounds'.*key=value"),
+        ("=3", "'=3'.*key=value"),
+        ("seed.x=3", "'seed.x'.*'seed' is a value"),
+        ("rounds=many", "rounds = 'many'"),
+        ("method.lr=", "method.lr = ''"),
+        ("method.learning_rat=3", "method.learning_rat"),
+        ("fleet.cohort=0", "fleet.cohort = 0: .*greater than or equal to 1"),
+    ],
+)
+def test_bad_change_is_told_with_its_key(file: Path, change: str, expected: str):
+    with pytest.raises(HoflError, match=expected):
+        read_config(str(file), [change])
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "suggestion"),
+    [
+        ({"roundz": 3}, "roundz", "rounds"),
+        ({"fleet": {"clinets": 3}}, "fleet.clinets", "clients"),
+        ({"method": {"local_step": 3}}, "method.local_step", "local_steps"),
+        ({"servr": {}}, "servr", "server"),
+    ],
+)
+def test_unknown_key_suggests_the_close_one(values: dict, name: str, suggestion: str):
+    told = message({"model": {"name": "m"}, **values})
+    assert f"unknown key {name!r}, did you mean {suggestion!r}?" in told
+
+
+def test_unknown_key_without_a_close_one_lists_the_allowed_ones():
+    told = message({"model": {"name": "m"}, "engine": {"zzz": 1}})
+    assert "unknown key 'engine.zzz', allowed are device, workers, threads" in told
+
+
+def test_all_problems_are_told_at_once():
+    told = message({"rounds": 0, "seed": -1, "fleet": {"dropout": 1.0, "cohorts": 2}, "model": {}})
+    for part in ("rounds = 0", "seed = -1", "fleet.dropout = 1.0", "'cohort'", "'model.name'"):
+        assert part in told
+    assert told.count(";") == 4
+    assert "\n" not in told
+
+
+def test_missing_model_is_named():
+    assert "'model.name' is required" in message({"model": {}})
+    assert "'model' is required" in message({})
+
+
+def test_invalid_toml_is_told_with_file_and_place(tmp_path: Path):
+    path = tmp_path / "broken.toml"
+    path.write_text('name = "x"\nrounds = = 3\n', encoding="utf-8")
+    with pytest.raises(HoflError, match=r"broken\.toml is not valid TOML: .*line 2"):
+        read_config(str(path))
+
+
+def test_file_that_cannot_be_read_is_told_with_the_recipes(tmp_path: Path):
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"name = '\xff\xfe'")
+    for source, reason in (
+        (tmp_path / "absent.toml", "No such file"),
+        (tmp_path, "Is a directory"),
+        (binary, "not a text file"),
+    ):
+        with pytest.raises(HoflError, match=f"{source.name}.*{reason}.*recipes: .*demo"):
+            read_config(str(source))
+
+
+def test_recipe_is_found_by_name():
+    assert "demo" in recipes()
+    assert read_config("demo").name == "demo"
+    assert read_config("demo", ["rounds=2"]).rounds == 2
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_is_valid(name: str):
+    chosen = read_config(name).method
+    check_rule(method(**chosen.model_dump(exclude_none=True)).local)
+
+
+def uniform_fails(name: str) -> object:
+    if isinstance(METHODS[name].policy, DimensionAware):
+        return name
+    reason = "beta 0.0 comes back as DimensionAware(0.0) instead of Uniform()"
+    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=reason))
+
+
+@pytest.mark.parametrize("name", [uniform_fails(name) for name in METHODS])
+def test_options_of_a_method_make_the_same_method(name: str):
+    assert method(name, **options_of(METHODS[name])) == METHODS[name]
+
+
+@pytest.mark.parametrize("chosen", METHODS.values(), ids=METHODS.keys())
+def test_every_method_is_valid(chosen: Method):
+    check_rule(chosen.local)
+    assert chosen.aggregation in AGGREGATIONS
+    assert chosen.summary
+    assert all(0 <= chosen.boundary(own, (1, 2, 3), 4) <= 4 for own in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"name": "fedsgd"}, "unknown method 'fedsgd'.*hofl, .*fedavg"),
+        ({"name": "hofl", "learning_rate": 1}, "no option 'learning_rate'.*lr"),
+        ({"name": "hofl", "clip_norm": 1.0}, "clip_norm couples"),
+        ({"name": "mezo", "beta1": 0.5}, "sgd has no option .*beta1"),
+    ],
+)
+def test_bad_method_is_refused_with_what_is_allowed(changes: dict, expected: str):
+    with pytest.raises(HoflError, match=expected):
+        method(**changes)

@@ -1,0 +1,229 @@
+"""Messages: round trips, measured sizes, and bytes from strangers."""
+
+import json
+import random
+import struct
+from dataclasses import fields, replace
+from math import prod
+
+import pytest
+import torch
+
+from hofl.directions import SHARED_STREAM, DirectionKey
+from hofl.errors import UploadRefused
+from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
+from hofl.optim import SGD, AdamW
+
+PLAN = RoundPlan(
+    run="demo-7",
+    round=12,
+    client=5,
+    boundary=2,
+    seed=2**63 - 1,
+    layout="0123456789abcdef",
+    rule=LocalRule(optimizer=AdamW(lr=0.1 + 0.2)),
+    w=torch.randn(77, generator=torch.Generator().manual_seed(0)),
+)
+OTHER_RULE = LocalRule(
+    optimizer=SGD(lr=1e-3, weight_decay=1 / 3),
+    local_steps=9,
+    bottom="recompute",
+    surrogate="end-to-end",
+    estimator="central",
+    q=7,
+    mu=1 / 7,
+    proximal=1e-3,
+)
+UPLOAD = Upload(
+    run="demo-7",
+    round=12,
+    client=5,
+    boundary=2,
+    layout="0123456789abcdef",
+    scalars=torch.tensor([[0.1, -0.0], [3e38, 1e-45]]),
+    difference=torch.tensor([1 / 3, -2.5, 1e-40]),
+    metrics=ClientMetrics(0.1, 40, 1 / 3, 1e-9, 2**40),
+    bottom_hash="ab" * 32,
+)
+METRICS = {"loss": 1.0, "examples": 4, "signal": 0.0, "noise": 0.0, "peak_bytes": 0}
+PLACE = {"run": "r", "round": 1, "client": 2, "boundary": 1, "layout": "ab"}
+HEADER = {"kind": "upload", "schema": 1, **PLACE, "bottom_hash": "", "metrics": METRICS}
+TENSORS = {"scalars": [2, 1], "difference": [3]}
+
+
+def same(left: object, right: object) -> bool:
+    """Equal in every field, tensors bit for bit."""
+    assert type(left) is type(right)
+    pairs = [(getattr(left, field.name), getattr(right, field.name)) for field in fields(left)]
+    return all(
+        (a.dtype, a.shape, a.numpy().tobytes()) == (b.dtype, b.shape, b.numpy().tobytes())
+        if isinstance(a, torch.Tensor)
+        else type(a) is type(b) and a == b
+        for a, b in pairs
+    )
+
+
+def wire(header: object, tensors: dict[str, list[int]]) -> bytes:
+    """A safetensors buffer of zeros made by hand; ``header`` may be text that is not JSON."""
+    text = header if isinstance(header, str) else json.dumps(header)
+    entries, end = {}, 0
+    for name, shape in tensors.items():
+        begin, end = end, end + 4 * prod(shape)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    head = json.dumps({"__metadata__": {"hofl": text}, **entries}).encode()
+    return struct.pack("<Q", len(head)) + head + bytes(end)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        replace(PLAN, rule=OTHER_RULE, shared_directions=True, verify=True, seed=0),
+        replace(PLAN, w=torch.arange(20.0)[::3]),
+        replace(PLAN, w=torch.zeros(0)),
+    ],
+    ids=["plain", "every field", "strided", "empty"],
+)
+def test_plan_survives_the_wire(plan: RoundPlan):
+    assert same(RoundPlan.from_bytes(plan.to_bytes()), plan)
+
+
+def test_plan_names_the_directions_of_its_client_or_of_the_cohort():
+    assert RoundPlan.from_bytes(PLAN.to_bytes()).key == DirectionKey(2**63 - 1, 12, 5)
+    shared = [replace(PLAN, client=client, shared_directions=True).key for client in (1, 2)]
+    assert shared == [DirectionKey(2**63 - 1, 12, SHARED_STREAM)] * 2
+
+
+@pytest.mark.parametrize(
+    "upload",
+    [
+        UPLOAD,
+        replace(UPLOAD, scalars=torch.zeros(5, 0), bottom_hash=""),
+        replace(UPLOAD, difference=torch.zeros(0)),
+        replace(UPLOAD, run='Übung \u2028 "quoted"', scalars=torch.ones(6, 3)[::2]),
+        replace(UPLOAD, difference=torch.tensor([float("nan"), float("-inf")])),
+    ],
+    ids=["plain", "no scalars", "no difference", "odd text", "not finite"],
+)
+def test_upload_survives_the_wire(upload: Upload):
+    assert same(Upload.from_bytes(upload.to_bytes()), upload)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 50])
+@pytest.mark.parametrize("q", [0, 1, 2, 16])
+@pytest.mark.parametrize("top", [0, 1, 1000, 250_000])
+def test_uplink_costs_four_bytes_per_number_and_little_else(steps: int, q: int, top: int):
+    upload = replace(
+        UPLOAD, run="a" * 64, scalars=torch.zeros(steps, q), difference=torch.zeros(top)
+    )
+    numbers = steps * q + top
+    assert 4 * numbers <= len(upload.to_bytes()) <= 1.02 * 4 * numbers + 2048
+
+
+def test_hand_made_message_is_accepted():
+    upload = Upload.from_bytes(wire(HEADER, TENSORS))
+    assert (upload.run, upload.round, upload.metrics.examples) == ("r", 1, 4)
+    assert (upload.scalars.shape, upload.difference.shape) == ((2, 1), (3,))
+
+
+def test_every_truncation_is_refused():
+    data = UPLOAD.to_bytes()
+    for length in range(len(data)):
+        with pytest.raises(UploadRefused):
+            Upload.from_bytes(data[:length])
+
+
+def test_flipped_bytes_give_an_upload_or_a_refusal_and_nothing_else():
+    rng, data, refused = random.Random(11), UPLOAD.to_bytes(), 0
+    for _ in range(4000):
+        damaged = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(len(data))] = rng.choice([rng.randrange(256), *b'{}[]":,019-.e'])
+        try:
+            upload = Upload.from_bytes(bytes(damaged))
+        except UploadRefused:
+            refused += 1
+        else:
+            assert isinstance(upload.scalars, torch.Tensor)
+            assert isinstance(upload.difference, torch.Tensor)
+    assert 1000 < refused < 4000, "the damage must hit both the header and the numbers"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0",
+        bytes(8),
+        bytes(1000),
+        b"\xff" * 1000,
+        b"not a message at all",
+        b"{}",
+        UPLOAD.to_bytes() + b"\0",
+        *(struct.pack("<Q", n) + UPLOAD.to_bytes()[8:] for n in (0, 1, 2**31, 2**63, 2**64 - 1)),
+    ],
+)
+def test_garbage_is_refused(data: bytes):
+    with pytest.raises(UploadRefused, match="not a hofl message"):
+        Upload.from_bytes(data)
+
+
+@pytest.mark.parametrize("header", ["", "null", "[]", "7", '"upload"', "{", "NaN", "1" * 5000])
+def test_header_that_is_no_object_is_refused(header: str):
+    with pytest.raises(UploadRefused, match="not a hofl message"):
+        Upload.from_bytes(wire(header, TENSORS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "plan"}, "'plan', 1.*expected .*'upload', 1"),
+        ({"kind": ["upload"]}, "expected .*'upload', 1"),
+        ({"schema": 2}, "'upload', 2.*expected .*'upload', 1"),
+        ({"schema": "1"}, "expected .*'upload', 1"),
+        ({"metrics": {"loss": 1.0}}, "'examples'"),
+        ({"metrics": {**METRICS, "more": 1}}, "'more'"),
+        *(({"metrics": value}, "must be a mapping") for value in (None, [], "x", 3)),
+        *(({key: 1}, f"'{key}'") for key in ("more", "self", "scalars")),
+    ],
+)
+def test_wrong_or_extra_field_is_refused_by_name(changes: dict, message: str):
+    with pytest.raises(UploadRefused, match=message):
+        Upload.from_bytes(wire({**HEADER, **changes}, TENSORS))
+
+
+@pytest.mark.parametrize("name", [key for key in HEADER if key != "bottom_hash"])
+def test_missing_field_is_refused_by_name(name: str):
+    header = {key: value for key, value in HEADER.items() if key != name}
+    with pytest.raises(UploadRefused, match=f"'{name}'"):
+        Upload.from_bytes(wire(header, TENSORS))
+
+
+@pytest.mark.parametrize("name", ["scalars", "difference"])
+def test_missing_tensor_is_refused_by_name(name: str):
+    tensors = {key: shape for key, shape in TENSORS.items() if key != name}
+    with pytest.raises(UploadRefused, match=f"'{name}'"):
+        Upload.from_bytes(wire(HEADER, tensors))
+
+
+@pytest.mark.xfail(strict=True, reason="tensors nobody asked for are accepted")
+def test_extra_tensor_is_refused():
+    with pytest.raises(UploadRefused):
+        Upload.from_bytes(wire(HEADER, {**TENSORS, "more": [1]}))
+
+
+def test_plan_is_not_taken_for_an_upload():
+    with pytest.raises(UploadRefused, match="'plan'"):
+        Upload.from_bytes(PLAN.to_bytes())
+
+
+@pytest.mark.xfail(strict=True, raises=RecursionError, reason="RecursionError escapes")
+def test_deeply_nested_header_is_refused():
+    with pytest.raises(UploadRefused):
+        Upload.from_bytes(wire("[" * 100_000, TENSORS))
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="torch's RuntimeError escapes")
+def test_shape_that_overflows_is_refused():
+    with pytest.raises(UploadRefused):
+        Upload.from_bytes(wire(HEADER, {"scalars": [2, 1], "difference": [0, 2**40, 2**40]}))
