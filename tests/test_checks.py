@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -119,19 +120,24 @@ def test_value_that_is_not_finite_is_refused(name: str, value: float):
         check_upload(upload, PLAN, LAYOUT, NO_LIMITS)
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None, "0.7", True, [0.7]])
-def test_loss_that_is_no_finite_number_is_refused(loss: object):
-    upload = replace(UPLOAD, metrics=ClientMetrics(loss, 8))
-    with pytest.raises(UploadRefused, match=r"^loss is .*, not a finite number"):
+@pytest.mark.parametrize("name", ["loss", "examples", "signal", "noise", "peak_bytes"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(math.nan, math.inf, -math.inf, None, "0.7", True, [0.7]),
+        pytest.param(10**400, id="10**400"),
+    ],
+)
+def test_metric_that_is_no_finite_number_is_refused(name: str, value: object):
+    upload = replace(UPLOAD, metrics=replace(UPLOAD.metrics, **{name: value}))
+    with pytest.raises(UploadRefused, match=f"^{name} is .*, not a finite number"):
         check_upload(Upload.from_bytes(upload.to_bytes()), PLAN, LAYOUT, NO_LIMITS)
 
 
-@pytest.mark.parametrize("name", ["examples", "signal", "noise", "peak_bytes"])
-@pytest.mark.parametrize("value", ["many", None, math.nan, [1]])
-@pytest.mark.xfail(strict=True, reason="only the loss is checked, and RoundTally adds the others")
-def test_other_metric_that_is_no_finite_number_is_refused(name: str, value: object):
-    upload = replace(UPLOAD, metrics=replace(UPLOAD.metrics, **{name: value}))
-    with pytest.raises(UploadRefused, match=name):
+@pytest.mark.parametrize("value", [None, 0, ["ab"]])
+def test_hash_that_is_no_text_is_refused(value: object):
+    upload = replace(UPLOAD, bottom_hash=value)
+    with pytest.raises(UploadRefused, match="hash"):
         check_upload(Upload.from_bytes(upload.to_bytes()), PLAN, LAYOUT, NO_LIMITS)
 
 
@@ -175,12 +181,12 @@ def test_sizes_follow_from_the_bottom_rule_and_the_boundary(bottom, boundary, sc
         check_upload(replace(upload, difference=torch.zeros(top + 1)), plan, LAYOUT, strict)
 
 
-@pytest.mark.xfail(strict=True, reason="finite scalars can overflow in the replay")
 def test_upload_that_passes_is_rebuilt_to_finite_numbers():
     upload = replace(UPLOAD, scalars=torch.full((2, 3), 3e38))
     try:
         check_upload(upload, PLAN, LAYOUT, NO_LIMITS)
-        delta = reconstruct(PLAN, upload, LAYOUT)
+        with np.errstate(all="ignore"):
+            delta = reconstruct(PLAN, upload, LAYOUT)
     except UploadRefused:
         return
     assert torch.isfinite(delta).all()

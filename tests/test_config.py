@@ -8,7 +8,6 @@ from hofl.errors import HoflError
 from hofl.experiment.config import parse_config, read_config, recipes
 from hofl.local.rules import check_rule
 from hofl.methods import METHODS, Method, method, options_of
-from hofl.sampling.policies import DimensionAware
 from hofl.server.aggregate import AGGREGATIONS
 
 TEXT = """
@@ -164,16 +163,20 @@ def test_every_recipe_is_valid(name: str):
     check_rule(method(**chosen.model_dump(exclude_none=True)).local)
 
 
-def uniform_fails(name: str) -> object:
-    if isinstance(METHODS[name].policy, DimensionAware):
-        return name
-    reason = "beta 0.0 comes back as DimensionAware(0.0) instead of Uniform()"
-    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
-@pytest.mark.parametrize("name", [uniform_fails(name) for name in METHODS])
+@pytest.mark.parametrize("name", METHODS)
 def test_options_of_a_method_make_the_same_method(name: str):
     assert method(name, **options_of(METHODS[name])) == METHODS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_options_keep_every_change_to_a_method(name: str):
+    changes = {"lr": 0.3, "weight_decay": 0.2, "q": 9, "mu": 0.1, "proximal": 0.4, "beta": 0.6}
+    words = {"estimator": "forward-mode", "aggregation": "by-precision", "shared_directions": True}
+    for optimizer in ({"optimizer": "sgd"}, {"optimizer": "adamw", "beta1": 0.5, "eps": 1e-3}):
+        changed = method(name, local_steps=3, **changes, **words, **optimizer)
+        options = options_of(changed)
+        assert options.items() >= {"local_steps": 3, **changes, **words, **optimizer}.items()
+        assert method(name, **options) == changed != METHODS[name]
 
 
 @pytest.mark.parametrize("chosen", METHODS.values(), ids=METHODS.keys())

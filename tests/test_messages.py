@@ -14,13 +14,11 @@ from hofl.errors import UploadRefused
 from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
 from hofl.optim import SGD, AdamW
 
+PLACE = {"run": "demo-7", "round": 12, "client": 5, "boundary": 2, "layout": "0123456789abcdef"}
+METRICS = {"loss": 0.1, "examples": 40, "signal": 1 / 3, "noise": 1e-9, "peak_bytes": 2**40}
 PLAN = RoundPlan(
-    run="demo-7",
-    round=12,
-    client=5,
-    boundary=2,
+    **PLACE,
     seed=2**63 - 1,
-    layout="0123456789abcdef",
     rule=LocalRule(optimizer=AdamW(lr=0.1 + 0.2)),
     w=torch.randn(77, generator=torch.Generator().manual_seed(0)),
 )
@@ -35,18 +33,13 @@ OTHER_RULE = LocalRule(
     proximal=1e-3,
 )
 UPLOAD = Upload(
-    run="demo-7",
-    round=12,
-    client=5,
-    boundary=2,
-    layout="0123456789abcdef",
+    **PLACE,
     scalars=torch.tensor([[0.1, -0.0], [3e38, 1e-45]]),
     difference=torch.tensor([1 / 3, -2.5, 1e-40]),
-    metrics=ClientMetrics(0.1, 40, 1 / 3, 1e-9, 2**40),
+    metrics=ClientMetrics(**METRICS),
     bottom_hash="ab" * 32,
 )
-METRICS = {"loss": 1.0, "examples": 4, "signal": 0.0, "noise": 0.0, "peak_bytes": 0}
-PLACE = {"run": "r", "round": 1, "client": 2, "boundary": 1, "layout": "ab"}
+# The same written by hand, for messages that no code of ours would write.
 HEADER = {"kind": "upload", "schema": 1, **PLACE, "bottom_hash": "", "metrics": METRICS}
 TENSORS = {"scalars": [2, 1], "difference": [3]}
 
@@ -122,8 +115,8 @@ def test_uplink_costs_four_bytes_per_number_and_little_else(steps: int, q: int, 
 
 def test_hand_made_message_is_accepted():
     upload = Upload.from_bytes(wire(HEADER, TENSORS))
-    assert (upload.run, upload.round, upload.metrics.examples) == ("r", 1, 4)
-    assert (upload.scalars.shape, upload.difference.shape) == ((2, 1), (3,))
+    zeros = {"scalars": torch.zeros(2, 1), "difference": torch.zeros(3)}
+    assert same(upload, replace(UPLOAD, **zeros, bottom_hash=""))
 
 
 def test_every_truncation_is_refused():
@@ -168,7 +161,11 @@ def test_garbage_is_refused(data: bytes):
         Upload.from_bytes(data)
 
 
-@pytest.mark.parametrize("header", ["", "null", "[]", "7", '"upload"', "{", "NaN", "1" * 5000])
+@pytest.mark.parametrize(
+    "header",
+    ["", "null", "[]", "7", '"upload"', "{", "NaN", "1" * 5000, "[" * 100_000],
+    ids=lambda text: text[:8],
+)
 def test_header_that_is_no_object_is_refused(header: str):
     with pytest.raises(UploadRefused, match="not a hofl message"):
         Upload.from_bytes(wire(header, TENSORS))
@@ -206,7 +203,6 @@ def test_missing_tensor_is_refused_by_name(name: str):
         Upload.from_bytes(wire(HEADER, tensors))
 
 
-@pytest.mark.xfail(strict=True, reason="tensors nobody asked for are accepted")
 def test_extra_tensor_is_refused():
     with pytest.raises(UploadRefused):
         Upload.from_bytes(wire(HEADER, {**TENSORS, "more": [1]}))
@@ -217,13 +213,6 @@ def test_plan_is_not_taken_for_an_upload():
         Upload.from_bytes(PLAN.to_bytes())
 
 
-@pytest.mark.xfail(strict=True, raises=RecursionError, reason="RecursionError escapes")
-def test_deeply_nested_header_is_refused():
-    with pytest.raises(UploadRefused):
-        Upload.from_bytes(wire("[" * 100_000, TENSORS))
-
-
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="torch's RuntimeError escapes")
 def test_shape_that_overflows_is_refused():
     with pytest.raises(UploadRefused):
         Upload.from_bytes(wire(HEADER, {"scalars": [2, 1], "difference": [0, 2**40, 2**40]}))

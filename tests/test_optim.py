@@ -137,7 +137,7 @@ def test_spec_makes_the_same_optimizer(optimizer: Optimizer):
         ({"lr": 1e-3}, "None.*sgd, adamw"),
         ({"name": "sgd", "lr": 0.0}, "lr must be positive, got 0.0"),
         ({"name": "adamw", "lr": -1e-3}, "lr must be positive, got -0.001"),
-        ({"name": "adamw", "lr": float("nan")}, "lr must be positive, got nan"),
+        ({"name": "adamw", "lr": float("nan")}, "lr must be a finite number, got nan"),
         ({"name": "sgd", "lr": 0.5, "weight_decay": 2.0}, "weight_decay must lie in .*got 1.0"),
         ({"name": "sgd", "lr": 0.5, "weight_decay": -1.0}, "weight_decay must lie in .*got -0.5"),
         ({"name": "adamw", "lr": 0.5, "beta1": 1.0}, "beta1, beta2 must lie in .*got 1.0, 0.999"),
@@ -150,7 +150,6 @@ def test_bad_option_is_refused_with_its_name(spec: dict, message: str):
 
 
 @pytest.mark.parametrize("spec", [{"name": "sgd"}, {"name": "sgd", "lr": "fast"}], ids=repr)
-@pytest.mark.xfail(strict=True, reason="the message says: sgd has no option []")
 def test_missing_or_unusable_lr_is_what_the_message_is_about(spec: dict):
     with pytest.raises(HoflError, match="lr") as caught:
         optimizer_from(spec)

@@ -64,7 +64,7 @@ def test_equal_probabilities_choose_every_subset_equally_often():
     assert set(counts) == set(subsets)
     expected = DRAWS / len(subsets)
     statistic = sum((counts[subset] - expected) ** 2 / expected for subset in subsets)
-    assert statistic < 57.2  # chi-square with 19 degrees of freedom exceeds it once in 100,000
+    assert statistic < 57.4  # chi-square with 19 degrees of freedom exceeds it once in 100,000
 
 
 @pytest.mark.parametrize("x", [[1, 0, 1, 0], [0, 0], [1, 1, 1], [1], []])
@@ -98,7 +98,6 @@ def test_error_names_what_is_wrong(x: list, message: str):
         depround(np.array(x), np.random.default_rng(0))
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="the message looks up a flat index")
 @pytest.mark.parametrize("x", [[[0.5, 2.0]], 2.0])
 def test_bad_value_in_what_is_no_vector_is_an_ordinary_error(x: list | float):
     with pytest.raises(ValueError, match="must be a vector"):

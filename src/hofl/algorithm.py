@@ -72,7 +72,8 @@ def reconstruct(plan: RoundPlan, upload: Upload, layout: Layout) -> Tensor:
     """Reconstruct: the client's full update Delta [d] from seeds, scalars and the top's difference.
 
     Raises:
-        UploadRefused: the client's hash of its bottom segment is not that of the replayed one.
+        UploadRefused: the client's hash of its bottom segment is not that of the replayed one, or
+            finite scalars add up to parameters that are not.
     """
     delta = torch.zeros(layout.size)
     delta[plan.dense_start(layout) :] = upload.difference
@@ -81,6 +82,8 @@ def reconstruct(plan: RoundPlan, upload: Upload, layout: Layout) -> Tensor:
         if plan.verify and bottom_hash(w_e) != upload.bottom_hash:
             raise UploadRefused("the replayed bottom segment is not the one the client reports")
         delta[: len(w_e)] = w_e - plan.w[: len(w_e)]
+    if not torch.isfinite(plan.w + delta).all():
+        raise UploadRefused("the rebuilt parameters are not finite")
     return delta
 
 

@@ -68,8 +68,9 @@ def combine(
     """
     weights = np.asarray(scalars, dtype=np.float32)
     share = np.float32(1.0) / np.float32(len(weights))
-    for coordinate in layout.bottom(boundary):
-        _combine_one(weights, share, key, step, coordinate, out)
+    with np.errstate(over="ignore", invalid="ignore"):  # huge scalars are the caller's to refuse
+        for coordinate in layout.bottom(boundary):
+            _combine_one(weights, share, key, step, coordinate, out)
     return out
 
 

@@ -20,6 +20,15 @@ from hofl.layout import Layout
 from hofl.optim import Optimizer, optimizer_from, optimizer_spec
 
 SCHEMA = 1
+# What readers raise on hostile bytes; RuntimeError covers overflowing shapes and deep nesting.
+_UNREADABLE = (
+    safetensors.SafetensorError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +170,12 @@ class Upload:
         try:
             header, tensors = _unpack("upload", data)
             metrics = ClientMetrics(**header.pop("metrics"))
-            scalars, difference = tensors["scalars"], tensors["difference"]
+            scalars, difference = tensors.pop("scalars"), tensors.pop("difference")
             upload = cls(**header, scalars=scalars, difference=difference, metrics=metrics)
         except (TypeError, KeyError) as error:
-            raise UploadRefused(f"malformed upload: {error}") from None
+            raise UploadRefused(f"malformed upload: {_printable(error)}") from None
+        if tensors:
+            raise UploadRefused(f"malformed upload: unknown vector {_printable(min(tensors))}")
         return upload
 
 
@@ -179,11 +190,17 @@ def _unpack(kind: str, data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         length = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
         found = header.pop("kind"), header.pop("schema")
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UploadRefused(f"not a hofl message: {error}") from None
-    if found != (kind, SCHEMA):
-        raise UploadRefused(f"got message {found}, expected {(kind, SCHEMA)}: update both sides.")
+    except _UNREADABLE as error:
+        raise UploadRefused(f"not a hofl message: {_printable(error)}") from None
+    if found != (kind, SCHEMA) or type(found[1]) is not int:
+        shown = _printable(found)
+        raise UploadRefused(f"got message {shown}, expected {(kind, SCHEMA)}: update both sides.")
     return header, {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _printable(value: object) -> str:
+    """Text of something a stranger sent: short, and safe for any log."""
+    return str(value).encode("ascii", "backslashreplace").decode()[:200]
 
 
 def bottom_hash(w_bottom: Tensor) -> str:

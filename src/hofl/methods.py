@@ -87,7 +87,9 @@ METHODS: dict[str, Method] = {
         boundary=all_first_order,
     ),
     "frozen-bottom": Method(
-        summary="control: HO-FL's top, while the bottom is never changed", local=_FIRST_ORDER
+        summary="control: HO-FL's sampling and top, while the bottom is never changed",
+        local=_FIRST_ORDER,
+        policy=DimensionAware(0.75),
     ),
     "recompute": Method(
         summary="exact bottom gradients, one block re-run at a time; uploads the whole difference",
@@ -163,11 +165,12 @@ def options_of(chosen: Method) -> dict[str, Any]:
     """All options of a method: ``method(name, **options_of(m))`` equals m."""
     spec = optimizer_spec(chosen.local.optimizer)
     local = {key: getattr(chosen.local, key) for key in _LOCAL_OPTIONS}
+    beta = {"beta": chosen.policy.beta} if isinstance(chosen.policy, DimensionAware) else {}
     return {
         "optimizer": spec.pop("name"),
         **spec,
         **local,
-        "beta": getattr(chosen.policy, "beta", 0.0),
+        **beta,
         "aggregation": chosen.aggregation,
         "shared_directions": chosen.shared_directions,
     }

@@ -8,6 +8,7 @@ Coupled operations, such as clipping by the norm of the whole gradient, are not 
 never sees the client's top gradient, so a replay of the bottom could not follow them.
 """
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -64,6 +65,8 @@ class AdamW:
         _check(self.lr, self.weight_decay)
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise HoflError(f"beta1, beta2 must lie in [0, 1), got {self.beta1}, {self.beta2}.")
+        if not self.eps > 0:
+            raise HoflError(f"eps must be positive, got {self.eps}.")
 
     def init(self, w: Tensor) -> Moments:
         """Zero moment buffers."""
@@ -100,12 +103,16 @@ def optimizer_from(spec: dict[str, Any]) -> Optimizer:
             "clip_norm couples all coordinates, and the server cannot replay it from scalars. "
             "Remove it, or limit uploads with server.max_norm."
         )
-    try:
-        return OPTIMIZERS[name](**values)
-    except TypeError:
-        known = [option.name for option in fields(OPTIMIZERS[name]) if option.init]
-        extra = sorted(set(values) - set(known))
-        raise HoflError(f"{name} has no option {extra}: it takes {', '.join(known)}.") from None
+    known = [option.name for option in fields(OPTIMIZERS[name]) if option.init]
+    extra = sorted(set(values) - set(known))
+    if extra:
+        raise HoflError(f"{name} has no option {extra[0]!r}: it takes {', '.join(known)}.")
+    for key, value in values.items():
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise HoflError(f"{key} must be a finite number, got {value!r}.")
+    if "lr" not in values:
+        raise HoflError(f"{name} needs a learning rate: set lr.")
+    return OPTIMIZERS[name](**values)
 
 
 def optimizer_spec(optimizer: Optimizer) -> dict[str, Any]:
@@ -120,7 +127,7 @@ def add_proximal(g: Tensor, w: Tensor, anchor: Tensor, strength: float) -> None:
 
 
 def _check(lr: float, weight_decay: float) -> None:
-    if not lr > 0:
+    if not 0 < lr < math.inf:
         raise HoflError(f"lr must be positive, got {lr}.")
     if not 0 <= weight_decay * lr < 1:
         raise HoflError(f"lr * weight_decay must lie in [0, 1), got {lr * weight_decay}.")

@@ -11,7 +11,7 @@ from hofl.cli.run import resume_shown, run_shown
 from hofl.cli.tables import summary_table
 from hofl.models.sources import fetch
 
-EXAMPLE = "**Example:** `hofl demo --out runs/demo`"
+EXAMPLE = "Example:\n\n`hofl demo --out runs/demo`"
 METHODS = ("hofl", "fedavg", "frozen-bottom")
 
 

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from hofl.methods import METHODS
 
-EXAMPLE = "**Example:** `hofl methods`, then `hofl run demo method.name=frozen-bottom --out runs/x`"
+EXAMPLE = "Example:\n\n`hofl methods`"
 
 
 def methods() -> None:

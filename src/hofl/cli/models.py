@@ -8,7 +8,7 @@ from rich.table import Table
 
 from hofl.models.sources import SOURCES, cached_folder, fetch, is_cached
 
-EXAMPLE = "**Examples:** `hofl models` &nbsp;·&nbsp; `hofl models smollm2-135m-instruct`"
+EXAMPLE = "Examples:\n\n`hofl models`\n\n`hofl models smollm2-135m-instruct`"
 
 
 def models(

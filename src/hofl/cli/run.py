@@ -17,10 +17,14 @@ from hofl.experiment.config import ExperimentConfig
 if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
     from hofl.engines.launch import Result
 
-EXAMPLE = (
-    "**Examples:** `hofl run demo method.name=fedavg rounds=3 --out runs/fedavg` &nbsp;·&nbsp; "
-    "`hofl run my.toml method.lr=2e-3 --out runs/a` &nbsp;·&nbsp; `hofl run --resume runs/a`"
-)
+EXAMPLE = """Examples:
+
+`hofl run demo method.name=fedavg rounds=3 --out runs/fedavg`
+
+`hofl run my.toml method.lr=2e-3 engine.workers=2 --out runs/a`
+
+`hofl run --resume runs/a`
+"""
 
 
 def run(

@@ -26,6 +26,8 @@ def minibatches(
 
     The stream depends on (seed, round, client) alone, so a resumed run needs no iterator state.
     """
+    if not len(shard):
+        raise HoflError(f"client {client} has no examples.")
     rng = generator(seed, Purpose.BATCH, round_number, client)
     queue: list[int] = []
     for _ in range(steps):

@@ -19,15 +19,12 @@ def depround(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     [0, 2]
     """
     x = np.asarray(x, dtype=np.float64)
-    if (
-        x.ndim != 1
-        or not np.isfinite(x).all()
-        or (x < -TOLERANCE).any()
-        or (x > 1 + TOLERANCE).any()
-    ):
-        bad = np.flatnonzero(~((x >= -TOLERANCE) & (x <= 1 + TOLERANCE)))
-        where = f"entry {bad[0]} is {x[bad[0]]}" if len(bad) else f"it has shape {x.shape}"
-        raise ValueError(f"inclusion probabilities must be a vector in [0, 1]: {where}.")
+    if x.ndim != 1:
+        raise ValueError(f"inclusion probabilities must be a vector, got shape {x.shape}.")
+    bad = np.flatnonzero(~((x >= -TOLERANCE) & (x <= 1 + TOLERANCE)))  # NaN is bad too
+    if len(bad):
+        i = bad[0]
+        raise ValueError(f"inclusion probabilities must lie in [0, 1]: entry {i} is {x[i]}.")
     total = x.sum()
     size = round(total)
     if abs(total - size) > max(1e-6, len(x) * TOLERANCE):

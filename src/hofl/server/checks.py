@@ -10,6 +10,9 @@ from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.messages import RoundPlan, Upload
 
+LARGEST = 1e300
+"""Metrics beyond this are refused; comparing also settles NaN and integers too big for a float."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class UploadLimits:
@@ -32,9 +35,11 @@ def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: Upload
             raise UploadRefused(f"{name} is {got!r}, expected {expected!r}")
     _check_tensor("scalars", upload.scalars, plan.scalars_shape(layout))
     _check_tensor("difference", upload.difference, (layout.size - plan.dense_start(layout),))
-    loss = upload.metrics.loss
-    if not isinstance(loss, float) or not math.isfinite(loss):
-        raise UploadRefused(f"loss is {loss!r}, not a finite number")
+    for name, value in vars(upload.metrics).items():
+        if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
+            raise UploadRefused(f"{name} is {value!r:.40}, not a finite number")
+    if not isinstance(upload.bottom_hash, str):
+        raise UploadRefused("the hash of the bottom segment is not text")
     norm = torch.linalg.vector_norm(upload.difference, dtype=torch.float64).item()
     if norm > limits.max_norm:
         raise UploadRefused(f"norm of the difference is {norm:.3g}, limit {limits.max_norm:.3g}")

@@ -1,0 +1,61 @@
+"""The real pretrained model: fetching it, the README's ten lines, and that HO-FL learns."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import hofl
+from hofl.models.sources import SOURCES, fetch, is_cached
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_cores() -> None:
+    """Thirty blocks are too slow on one thread."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_built_in_model_is_fetched_and_is_a_language_model() -> None:
+    """A model that was converted wrongly would not continue this as English does."""
+    folder = fetch("smollm2-135m-instruct")
+    assert is_cached("smollm2-135m-instruct")
+    assert (folder / "model.safetensors").stat().st_size > 500e6
+    loaded = hofl.load_model("smollm2-135m-instruct")
+    ids = loaded.tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        best = loaded.split.module(input_ids=ids).logits[0, -1].argmax()
+    assert loaded.tokenizer.decode(best).strip() == "Paris"
+    assert loaded.split.num_blocks == 30
+    assert loaded.split.layout.size == 460_800
+
+
+def test_an_unknown_source_names_the_known_ones() -> None:
+    with pytest.raises(hofl.HoflError, match=r"no built-in model 'gpt-9': there are smollm2"):
+        fetch("gpt-9")
+    assert all(len(source.sha256) == 64 for source in SOURCES.values())
+
+
+def test_the_readmes_ten_lines_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert re.fullmatch(r"0\.\d+ -> 0\.\d+", capsys.readouterr().out.strip())
+    assert type(names["model"]).__name__ == "PeftModelForCausalLM"
+    assert (tmp_path / "runs" / "ten-lines" / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_ho_fl_ends_well_above_where_it_began(tmp_path: Path) -> None:
+    """The demo's own configuration, half as many rounds."""
+    result = hofl.run(hofl.read_config("demo", ["rounds=4"]), tmp_path / "run")
+    before, after = result.summary["initial"], result.summary["final"]
+    assert after["accuracy"] >= before["accuracy"] + 0.10
+    assert after["loss"] < before["loss"] - 0.2
+    assert result.summary["zo_snr"] > 1
