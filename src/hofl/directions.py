@@ -23,6 +23,7 @@ from hofl.layout import Coordinate, Layout
 from hofl.randomness import Purpose, philox_words
 
 TABLE_SHA256 = "b5d193788f8dbaca5f2b783ecc573e6cb85521b702952d959068ad27fa8dd491"
+_UINT16 = np.dtype("<u2")
 SHARED_STREAM = 2**32 - 1
 """Stream of methods whose whole cohort uses the same directions (DeComFL's own form)."""
 
@@ -51,7 +52,7 @@ def normal_table() -> np.ndarray:
 def direction(key: DirectionKey, step: int, j: int, index: int, size: int) -> np.ndarray:
     """Values of direction j of local step e for one parameter, float32 [size]."""
     words = _words(key, step, j, index, (size + 3) // 4)
-    return normal_table().take(words.view("<u2")[:size], mode="clip")
+    return normal_table().take(words.view(_UINT16)[:size], mode="clip")
 
 
 def combine(
@@ -94,11 +95,13 @@ def _combine_one(
 
 
 class _Streams(threading.local):
-    """One Philox per thread, re-keyed per draw: making a new one costs five times the draw."""
+    """One Philox per thread, re-keyed per draw: making a new one costs more than the draw."""
 
     def __init__(self) -> None:
         self.bits = np.random.Philox(key=0)
-        self.state = self.bits.state
+        self.state = self.bits.state  # its output buffer is empty, and stays so in this copy
+        self.key = self.state["state"]["key"]
+        self.counter = self.state["state"]["counter"]
 
 
 _streams = _Streams()
@@ -109,10 +112,8 @@ def _words(key: DirectionKey, step: int, j: int, index: int, count: int) -> np.n
     words, counter = philox_words(
         key.seed, Purpose.DIRECTION, key.round, key.stream, index, step, j
     )
-    bits, state = _streams.bits, _streams.state
-    state["state"]["key"][:] = words
-    state["state"]["counter"][:] = counter
-    state["buffer_pos"] = 4  # the output buffer counts as empty
-    state["has_uint32"] = 0
-    bits.state = state
-    return bits.random_raw(count).astype("<u8", copy=False)
+    streams = _streams
+    streams.key[:] = words
+    streams.counter[:] = counter
+    streams.bits.state = streams.state
+    return streams.bits.random_raw(count).astype("<u8", copy=False)

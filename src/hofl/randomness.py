@@ -25,19 +25,19 @@ class Purpose(IntEnum):
     DROPOUT = 8
 
 
-def philox_words(seed: int, purpose: Purpose, *coordinates: int) -> tuple[list[int], list[int]]:
+def philox_words(
+    seed: int, purpose: Purpose, first: int = 0, a: int = 0, b: int = 0, c: int = 0, d: int = 0
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
     """Philox key and counter of a stream; injective in (seed, purpose, coordinates).
 
-    Word 0 of the counter is left to count blocks of output. Up to five coordinates fill the other
-    three words: the first takes a whole word, the others half a word each.
+    Word 0 of the counter is left to count blocks of output. The first coordinate takes a whole
+    word, the other four half a word each.
     """
-    first, *rest = (*coordinates, 0, 0, 0, 0, 0)[:5]
-    if not 0 <= seed < _WORD or not 0 <= first < _WORD:
+    if not (0 <= seed < _WORD and 0 <= first < _WORD):
         raise ValueError(f"seed and first coordinate must lie in [0, 2**64), got {seed}, {first}.")
-    if len(coordinates) > 5 or any(not 0 <= value < _HALF for value in rest):
-        raise ValueError(f"later coordinates must be four at most in [0, 2**32), got {rest}.")
-    a, b, c, d = rest
-    return [seed, int(purpose)], [0, a * _HALF + b, c * _HALF + d, first]
+    if not (0 <= a < _HALF and 0 <= b < _HALF and 0 <= c < _HALF and 0 <= d < _HALF):
+        raise ValueError(f"later coordinates must lie in [0, 2**32), got {(a, b, c, d)}.")
+    return (seed, purpose), (0, a * _HALF + b, c * _HALF + d, first)
 
 
 def generator(seed: int, purpose: Purpose, *coordinates: int) -> np.random.Generator:
