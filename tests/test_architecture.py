@@ -69,7 +69,7 @@ def test_imports_point_downwards(path: Path) -> None:
     ("library", "homes"),
     [
         ("transformers", {"models"}),
-        ("peft", {"models", "engines"}),
+        ("peft", {"models"}),
         ("typer", {"cli"}),
         ("rich", {"cli"}),
         ("pydantic", {"experiment"}),

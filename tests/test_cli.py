@@ -1,5 +1,6 @@
 """The command line: its surface, its help, and one clear line for every mistake."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,24 @@ def test_resuming_something_that_is_no_run_says_so(tmp_path: Path) -> None:
     code, output = run_cli("run", "--resume", str(tmp_path))
     assert code == 2
     assert "is not a run" in output
+
+
+@pytest.mark.parametrize("name", ["config.toml", "checkpoint/state.safetensors"])
+def test_a_damaged_run_is_one_clear_error(name: str, tiny_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    hofl.run(quick(tiny_folder, rounds=1), run)
+    (run / "summary.json").unlink()
+    whole = (run / name).read_bytes()
+    (run / name).write_bytes(whole[: len(whole) // 2] + b"[[")
+    with pytest.raises(hofl.HoflError, match=r"damaged|not valid TOML"):
+        hofl.resume(run)
+
+
+def test_a_model_with_damaged_weights_is_one_clear_error(tiny_folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_folder, copy)
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(hofl.HoflError, match="cannot load model"):
+        hofl.run(quick(copy), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,7 +1,8 @@
 """Runs on one machine: the run directory, equal bits, refusals, dropouts."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from hofl.engines.in_process import InProcess
 from hofl.engines.rounds import Failure, one_round
 from hofl.experiment.build import build
 from hofl.experiment.runs import RunDirectory, ServerState
-from hofl.messages import RoundPlan, Upload
+from hofl.layout import Layout
+from hofl.memory import LiveBytes
+from hofl.messages import ClientMetrics, RoundPlan, Upload
 from models import batch
 from runs import adapter_bytes, quick
 
@@ -133,7 +136,7 @@ class Tampering(InProcess):
         super().__init__(client)
         self._victim, self._tamper = victim, tamper
 
-    def gather(self, plans: Sequence[bytes]) -> Iterator[bytes | Failure]:
+    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         for number, answer in enumerate(super().gather(plans)):
             assert isinstance(answer, bytes)
             yield self._tamper(answer) if number == self._victim else answer
@@ -210,3 +213,54 @@ def test_exploding_training_stops_with_one_line_and_keeps_the_last_good_round(
     with pytest.raises(hofl.HoflError, match=r"round \d: no client gave a usable update.*lr"):
         hofl.run(config, tmp_path / "nan")
     assert RunDirectory(tmp_path / "nan").summary() is None
+
+
+class Echo:
+    """Answers every plan with a valid upload that changes nothing."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
+        for data in plans:
+            plan = RoundPlan.from_bytes(data)
+            yield Upload(
+                run=plan.run,
+                round=plan.round,
+                client=plan.client,
+                boundary=plan.boundary,
+                layout=plan.layout,
+                scalars=torch.zeros(plan.scalars_shape(self._layout)),
+                difference=torch.zeros(self._layout.size - plan.dense_start(self._layout)),
+                metrics=ClientMetrics(loss=1.0, examples=1),
+            ).to_bytes()
+
+    def close(self) -> None:
+        pass
+
+
+def test_server_memory_does_not_grow_with_the_cohort(tiny_folder: Path) -> None:
+    """Message buffers by tracemalloc and tensors by their live storages, K = 10 against 200."""
+    peaks = {}
+    for cohort in (10, 200):
+        config = quick(
+            tiny_folder,
+            adapter={"kind": "full"},
+            fleet={"clients": 200, "cohort": cohort},
+            method={"name": "hofl-uniform", "local_steps": 1},
+            server={"verify": False},
+        )
+        experiment = build(config)
+        tracemalloc.start()
+        with LiveBytes() as tensors:
+            _, row = one_round(
+                experiment,
+                Echo(experiment.layout),
+                ServerState(experiment.start, 0),
+                lambda *_: None,
+            )
+        peaks[cohort] = tensors.peak + tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(row["answered"]) == cohort
+    one_message = 4 * experiment.layout.size
+    assert peaks[200] < peaks[10] + 2 * one_message

@@ -1,6 +1,6 @@
 """Tables of finished runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -19,9 +19,17 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> Table:
             row["method"],
             f"{100 * row['initial']['accuracy']:.1f} %",
             f"{100 * row['final']['accuracy']:.1f} %",
-            size(row["peak_bytes"]),
+            _range(row["peak_by_boundary"].values()),
             size(row["uplink_bytes"]),
             size(row["downlink_bytes"]),
             f"{row['seconds']:.0f} s",
         )
     return table
+
+
+def _range(sizes: Collection[int]) -> str:
+    """From the smallest to the largest device, as they were measured."""
+    if not sizes:
+        return "-"
+    least, most = size(min(sizes)), size(max(sizes))
+    return most if least == most else f"{least} - {most}"

@@ -1,6 +1,6 @@
 """Clients one after another in this process: one backbone in memory for all of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from hofl.client import LocalClient
 from hofl.engines.rounds import Failure
@@ -13,7 +13,7 @@ class InProcess:
     def __init__(self, client: LocalClient) -> None:
         self._client = client
 
-    def gather(self, plans: Sequence[bytes]) -> Iterator[bytes | Failure]:
+    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         """Compute each answer when it is asked for."""
         for plan in plans:
             try:

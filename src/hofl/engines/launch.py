@@ -11,6 +11,7 @@ from hofl.errors import HoflError
 from hofl.experiment.build import build
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.runs import RunDirectory, check_new
+from hofl.models.adapters import load_trained
 from hofl.process import tune_allocator, use_threads
 
 
@@ -32,10 +33,8 @@ class Result:
         return self.path / "adapter"
 
     def load(self) -> Any:
-        """The base model with the trained adapter, by ``transformers`` and ``peft`` alone."""
-        from peft import AutoPeftModelForCausalLM
-
-        return AutoPeftModelForCausalLM.from_pretrained(str(self.adapter))
+        """The trained model, loaded by ``transformers`` and ``peft`` alone."""
+        return load_trained(self.adapter)
 
 
 def run(

@@ -1,7 +1,7 @@
 """The loop of rounds, the same for every engine: draw, plan, gather, check, rebuild, average."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,8 +29,11 @@ class Failure:
 class Engine(Protocol):
     """Brings plans to clients and their answers back."""
 
-    def gather(self, plans: Sequence[bytes]) -> Iterator[bytes | Failure]:
-        """Answers in the order of the plans, whatever order they arrive in."""
+    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
+        """Answers in the order of the plans, whatever order they arrive in.
+
+        Plans are made as they are taken: an engine holds only those it is working on.
+        """
         ...
 
     def close(self) -> None:
@@ -55,7 +58,12 @@ class RoundTally:
     downlink_bytes: int = 0
     signal: float = 0.0
     noise: float = 0.0
-    peak_bytes: int = 0
+    peaks: dict[str, int] = field(default_factory=dict)
+
+    def sent(self, message: bytes) -> bytes:
+        """Count a plan on its way out."""
+        self.downlink_bytes += len(message)
+        return message
 
     def take(self, upload: Upload) -> None:
         """Add a good upload's figures."""
@@ -63,7 +71,7 @@ class RoundTally:
         self.losses.append(upload.metrics.loss)
         self.signal += upload.metrics.signal
         self.noise += upload.metrics.noise
-        self.peak_bytes = max(self.peak_bytes, upload.metrics.peak_bytes)
+        self.peaks[str(upload.boundary)] = int(upload.metrics.peak_bytes)
 
     def row(self, round_number: int, seconds: float) -> dict[str, Any]:
         """The round's line in metrics.jsonl."""
@@ -78,7 +86,8 @@ class RoundTally:
             "downlink_bytes": self.downlink_bytes,
             "seconds": round(seconds, 3),
             "zo_snr": self.signal / self.noise if self.noise else None,
-            "peak_bytes": self.peak_bytes,
+            "peak_bytes": max(self.peaks.values(), default=0),
+            "peak_by_boundary": self.peaks,
         }
 
 
@@ -121,9 +130,8 @@ def one_round(
     tally = RoundTally(cohort=experiment.cohort(t))
     tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i)]
     plans = [experiment.plan(t, i, state.w) for i in tally.cohort if i not in tally.dropped]
-    messages = [plan.to_bytes() for plan in plans]
-    tally.downlink_bytes = sum(map(len, messages))
-    updates = rebuilt_updates(experiment, plans, engine.gather(messages), tally, observe)
+    answers = engine.gather(tally.sent(plan.to_bytes()) for plan in plans)
+    updates = rebuilt_updates(experiment, plans, answers, tally, observe)
     weights = AGGREGATIONS[experiment.method.aggregation]
     w = server_round(state.w, updates, experiment.layout, weights)
     if tally.refused and not tally.answered:
@@ -169,6 +177,7 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
     """Totals over all rounds, from the metrics file alone."""
     rows = run.metrics()
     trained = rows[1:]
+    peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
     ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
     return {
         "method": experiment.config.method.name,
@@ -180,6 +189,7 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
         "uplink_bytes": sum(row["uplink_bytes"] for row in trained),
         "downlink_bytes": sum(row["downlink_bytes"] for row in trained),
         "peak_bytes": max(row["peak_bytes"] for row in trained),
+        "peak_by_boundary": dict(sorted(peaks.items(), key=lambda item: int(item[0]))),
         "zo_snr": float(torch.tensor(ratios).median()) if ratios else None,
         "seconds": round(sum(row["seconds"] for row in trained), 3),
         "trainable": experiment.layout.size,

@@ -9,8 +9,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -32,6 +33,7 @@ class WorkerPool:
 
     def __init__(self, config: ExperimentConfig) -> None:
         context = multiprocessing.get_context("spawn")  # forking a process with threads deadlocks
+        self._workers = config.engine.workers
         self._pool = ProcessPoolExecutor(
             max_workers=config.engine.workers,
             mp_context=context,
@@ -39,12 +41,16 @@ class WorkerPool:
             initargs=(config.model_dump(mode="json"), context.Value("i", 0), os.getpid()),
         )
 
-    def gather(self, plans: Sequence[bytes]) -> Iterator[bytes | Failure]:
-        """Answers in cohort order."""
-        futures = [self._pool.submit(_answer, plan) for plan in plans]
+    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
+        """Answers in cohort order; no more plans are out than keep every worker busy."""
+        waiting: deque[Future[bytes | Failure]] = deque()
         try:
-            for future in futures:
-                yield future.result()
+            for plan in plans:
+                waiting.append(self._pool.submit(_answer, plan))
+                if len(waiting) > 2 * self._workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         except BrokenProcessPool:
             raise HoflError(
                 "a worker process died, perhaps for lack of memory. "

@@ -13,19 +13,18 @@ import os
 import platform
 import subprocess
 import sys
-import tomllib
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from hofl.errors import HoflError
-from hofl.experiment.config import ExperimentConfig, parse_config
+from hofl.experiment.config import ExperimentConfig, read_config
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class RunDirectory:
 
     def config(self) -> ExperimentConfig:
         """The run's resolved configuration."""
-        return parse_config(tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8")))
+        return read_config(str(self.path / "config.toml"))
 
     @property
     def adapter(self) -> Path:
@@ -107,11 +106,15 @@ class RunDirectory:
         path = self.path / "checkpoint" / "state.safetensors"
         if not path.exists():
             return None
-        with safe_open(path, framework="pt") as file:
-            fields = file.metadata()
-            if fields["layout"] != layout_digest:
-                raise HoflError(f"{path} belongs to a model with other trainable parameters.")
-            return ServerState(file.get_tensor("w").clone(), int(fields["round"]))
+        try:
+            with safe_open(path, framework="pt") as file:
+                fields, w = file.metadata(), file.get_tensor("w").clone()
+                digest, round_number = fields["layout"], int(fields["round"])
+        except (SafetensorError, KeyError, TypeError, ValueError):
+            raise HoflError(f"{path} is damaged. Start the run again with another --out.") from None
+        if digest != layout_digest:
+            raise HoflError(f"{path} belongs to a model with other trainable parameters.")
+        return ServerState(w, round_number)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The last file of a run: when it is there, the run is finished."""

@@ -7,13 +7,13 @@ segment is a slice and an optimizer step is one operation on it.
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hofl.errors import HoflError
 from hofl.layout import Coordinate, Layout
@@ -124,3 +124,10 @@ def save_adapter(model: nn.Module, folder: Path, base: str) -> None:
         model.peft_config[ADAPTER] = config
     else:
         cast(PreTrainedModel, model).save_pretrained(str(folder))
+
+
+def load_trained(folder: Path) -> Any:
+    """What :func:`save_adapter` wrote, as any user of the Hugging Face libraries would load it."""
+    if (folder / "adapter_config.json").is_file():
+        return AutoPeftModelForCausalLM.from_pretrained(str(folder))
+    return AutoModelForCausalLM.from_pretrained(str(folder))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -123,8 +124,8 @@ def _read(kind: Any, name: str, reference: str, **options: Any) -> Any:
     logging.disable_progress_bar()
     try:
         return kind.from_pretrained(reference, **options)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise HoflError(
             f"cannot load model {name!r}: {first} Name a built-in model "
             f"({', '.join(SOURCES)}), a folder with config.json, or a Hugging Face id."

@@ -5,12 +5,14 @@ with ``transformers`` and writes an ordinary Hugging Face folder to the cache, o
 """
 
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +114,8 @@ def _convert(gguf: Path, target: Path) -> None:
 
     logging.disable_progress_bar()
     read = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    loaded = AutoModelForCausalLM.from_pretrained(**read, dtype=torch.float32)
+    with redirect_stderr(io.StringIO()):  # the GGUF reader's own bar would fight with ours
+        loaded = AutoModelForCausalLM.from_pretrained(**read, dtype=torch.float32)
     # A model that came from GGUF refuses to be saved: move its weights into a fresh one.
     fields = loaded.config.to_dict()
     fields.pop("quantization_config", None)

@@ -29,7 +29,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class DimensionAware:
-    """p = (1 - beta) u + beta r, Eq. (15): r puts 1/K on the K clients of smallest score.
+    """p = (1 - beta) u + beta r, Eq. (16): r puts 1/K on the K clients of smallest score.
 
     Ties are broken by one permutation drawn from the run's seed and kept for the whole run. When
     all scores are equal nobody is preferred, r = u.
