@@ -59,3 +59,15 @@ def test_ho_fl_ends_well_above_where_it_began(tmp_path: Path) -> None:
     assert after["accuracy"] >= before["accuracy"] + 0.10
     assert after["loss"] < before["loss"] - 0.2
     assert result.summary["zo_snr"] > 1
+
+
+def test_frozen_weights_are_mapped_from_the_file_and_so_shared_between_processes() -> None:
+    loaded = hofl.load_model("smollm2-135m-instruct")
+    mapped = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(f"{loaded.reference}/model.safetensors"):
+            start, stop = (int(end, 16) for end in line.split()[0].split("-"))
+            mapped.append(range(start, stop))
+    frozen = [p for p in loaded.split.base.parameters() if not p.requires_grad]
+    assert frozen
+    assert all(any(p.data_ptr() in region for region in mapped) for p in frozen)

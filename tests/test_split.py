@@ -176,16 +176,3 @@ def test_bf16_compute_is_available_and_visibly_coarser() -> None:
     reference, rough = gradient(fine, 0), gradient(coarse, 0)
     error = (rough - reference).norm() / reference.norm()
     assert 1e-4 < error < 0.3
-
-
-def test_frozen_weights_are_mapped_from_the_file_and_so_shared_between_processes(
-    tiny_folder: Path,
-) -> None:
-    model = load_model(str(tiny_folder)).split
-    mapped = []
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith(str(tiny_folder / "model.safetensors")):
-            start, stop = (int(end, 16) for end in line.split()[0].split("-"))
-            mapped.append(range(start, stop))
-    frozen = [p for p in model.base.parameters() if not p.requires_grad]
-    assert all(any(p.data_ptr() in region for region in mapped) for p in frozen)
