@@ -32,6 +32,10 @@ _GATED: dict[str, Any] = {**_COMMON, "intermediate_size": 48, "num_key_value_hea
 
 CONFIGS: dict[str, Any] = {
     "opt": OPTConfig(**_COMMON, ffn_dim=48, word_embed_proj_dim=32),
+    # OPT-350m's layout: a narrow embedding, projections around the blocks, norms after them.
+    "opt-350m": OPTConfig(
+        **_COMMON, ffn_dim=48, word_embed_proj_dim=16, do_layer_norm_before=False
+    ),
     "qwen2": Qwen2Config(**_GATED),
     # Every fourth block goes without rotary embeddings, as in the real one.
     "smollm3": SmolLM3Config(**_GATED, pad_token_id=0),

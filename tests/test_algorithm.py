@@ -162,7 +162,7 @@ def test_shared_directions_let_the_server_average_scalars() -> None:
         ({"surrogate": "magic"}, "unknown surrogate"),
         ({"estimator": "magic"}, "unknown estimator"),
         ({"q": 0}, "q must be at least 1"),
-        ({"mu": 0.0}, "mu must be positive"),
+        ({"mu": 0.0}, "mu must lie in"),
         ({"local_steps": 0}, "local_steps must be at least 1"),
         ({"surrogate": "none"}, "needs a surrogate"),
         ({"bottom": "recompute", "surrogate": "end-to-end"}, "needs delta"),

@@ -38,7 +38,7 @@ def client_update(
     model.load(w_0)
     w_zo, w_fo = model.w[:cut], model.w[cut:]
     state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
-    scalars, losses, examples, signal, noise = [], [], 0, 0.0, 0.0
+    scalars, losses, judged, examples = [], [], [], 0
     for e, batch in enumerate(batches):
         forward = bottom.forward(model, batch.input_ids, b, plan.key, e)  # z, keeping no activation
         inputs = model.inputs(batch.input_ids)
@@ -52,8 +52,9 @@ def client_update(
             rule.optimizer.step(w_fo, feedback.top_gradient, state_fo)
         scalars.append(estimate.scalars)
         losses.append(feedback.loss)
+        judged.append((estimate.checks, estimate.signal, estimate.noise))
         examples += len(batch.input_ids)
-        signal, noise = signal + estimate.signal, noise + estimate.noise
+    checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
     return Upload(
         run=plan.run,
@@ -63,7 +64,7 @@ def client_update(
         layout=plan.layout,
         scalars=torch.stack(scalars),  # [E, q]
         difference=(model.w[dense] - w_0[dense]).cpu(),  # [d_FO], Eq. (8)
-        metrics=ClientMetrics(sum(losses) / len(losses), examples, signal, noise),
+        metrics=ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise),
         bottom_hash=bottom_hash(w_zo) if plan.verify and len(scalars[0]) else "",
     )
 

@@ -122,13 +122,15 @@ class ClientMetrics:
     Args:
         loss: mean training loss over the E steps.
         examples: number of training examples seen.
-        signal: squared scalar at mu, for the signal-to-noise ratio (0 when not measured).
+        checks: how often the scalars' error was measured.
+        signal: squared scalar at mu, summed over the checks.
         noise: squared difference of the scalars at mu and 2 mu.
         peak_bytes: measured peak of live tensor bytes, 0 when not measured.
     """
 
     loss: float
     examples: int
+    checks: int = 0
     signal: float = 0.0
     noise: float = 0.0
     peak_bytes: int = 0

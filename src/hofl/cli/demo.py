@@ -35,4 +35,6 @@ def demo(
             result = run_shown(console, hofl.read_config("demo", [f"method.name={name}"]), folder)
         summaries.append(result.summary)
     console.print(summary_table(summaries))
-    console.print(f"adapter: {out / METHODS[0] / 'adapter'}", highlight=False, soft_wrap=True)
+    console.print(
+        f"adapter: {out / METHODS[0] / 'adapter'}", markup=False, highlight=False, soft_wrap=True
+    )

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from hofl.models.sources import SOURCES, cached_folder, fetch, is_cached
 
@@ -22,9 +22,9 @@ def models(
     if name is not None:
         with console.status(f"fetching and converting {name}"):
             folder = fetch(name)
-        console.print(f"{name}: {folder}", highlight=False, soft_wrap=True)
+        console.print(f"{name}: {folder}", markup=False, highlight=False, soft_wrap=True)
         return
-    table = Table("model", "what it is", "here", box=None)
+    table = Table("model", "what it is", Column("here", overflow="fold"), box=None)
     for key, source in SOURCES.items():
         table.add_row(key, source.summary, str(cached_folder(key)) if is_cached(key) else "no")
     console.print(table)

@@ -58,7 +58,11 @@ class RunDisplay:
 
     def _say(self, line: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._print(line)
+
+    def _print(self, line: str, style: str = "") -> None:
+        # Names and reasons are other people's text: never read them as markup.
+        self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _note(self, row: dict[str, Any]) -> str:
         loss = row["train_loss"]
@@ -69,16 +73,14 @@ class RunDisplay:
 
     def _warn(self, row: dict[str, Any]) -> None:
         for client, reason in row["refused"].items():
-            self._console.print(
-                f"round {row['round']}: client {client} refused: {reason}", style="yellow"
-            )
+            self._print(f"round {row['round']}: client {client} refused: {reason}", "yellow")
         if row["zo_snr"] is not None and row["zo_snr"] < 1 and not self._warned:
             self._warned = True
-            self._console.print(
+            self._print(
                 f"round {row['round']}: the scalars' signal-to-noise ratio is {row['zo_snr']:.2g}: "
                 "the zeroth-order part learns noise. Use model.compute_dtype=float32, "
                 "method.estimator=central, or a larger method.mu.",
-                style="yellow",
+                "yellow",
             )
 
 

@@ -50,7 +50,7 @@ def run(
             raise HoflError("give a configuration and --out DIR, or --resume DIR (see --help).")
         result = run_shown(console, hofl.read_config(config, changes), out)
     console.print(summary_table([result.summary]))
-    console.print(f"adapter: {result.adapter}", highlight=False, soft_wrap=True)
+    console.print(f"adapter: {result.adapter}", markup=False, highlight=False, soft_wrap=True)
 
 
 def run_shown(console: Console, config: ExperimentConfig, out: Path) -> "Result":
@@ -73,5 +73,5 @@ def stoppable(console: Console, path: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         started = (path / "config.toml").is_file()
         hint = f"go on with: hofl run --resume {path}" if started else "nothing was written"
-        console.print(f"stopped; {hint}", highlight=False, soft_wrap=True)
+        console.print(f"stopped; {hint}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -12,7 +12,7 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> Table:
     """One line per run: accuracy before and after, memory, bytes, time."""
     table = Table(title=None)
     table.add_column("method")
-    for column in ("before", "after", "client peak memory", "uplink", "downlink", "time"):
+    for column in ("before", "after", "client peak memory", "uplink", "downlink", "training"):
         table.add_column(column, justify="right")
     for row in summaries:
         table.add_row(

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from hofl.client import LocalClient
-from hofl.engines.rounds import Failure
-from hofl.errors import HoflError
+from hofl.engines.rounds import Failure, attempt
 
 
 class InProcess:
@@ -16,10 +15,7 @@ class InProcess:
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         """Compute each answer when it is asked for."""
         for plan in plans:
-            try:
-                yield self._client.answer(plan)
-            except HoflError as error:
-                yield Failure(str(error))
+            yield attempt(self._client, plan)
 
     def close(self) -> None:
         """Nothing was started."""

@@ -1,14 +1,18 @@
 """Start or resume a run on this machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from hofl.engines.in_process import InProcess
 from hofl.engines.rounds import Engine, Observer, run_rounds
 from hofl.engines.workers import WorkerPool
 from hofl.errors import HoflError
-from hofl.experiment.build import build
+from hofl.experiment.build import Experiment, build
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.runs import RunDirectory, check_new
 from hofl.models.adapters import load_trained
@@ -34,6 +38,8 @@ class Result:
 
     def load(self) -> Any:
         """The trained model, loaded by ``transformers`` and ``peft`` alone."""
+        if RunDirectory(self.path).config().model.weights == "random":
+            raise HoflError("the run trained on random weights, and only its adapter was kept.")
         return load_trained(self.adapter)
 
 
@@ -41,36 +47,50 @@ def run(
     config: ExperimentConfig, out: str | Path, observe: Observer = lambda event, facts: None
 ) -> Result:
     """Run an experiment into a new folder."""
-    path = Path(out)
-    check_new(path)
-    return _train(config, path, observe, new=True)
+    with _readable_errors(Path(out)):
+        check_new(Path(out))
+        experiment = _prepared(config)
+        # Nothing is written before everything has been built and checked.
+        directory = RunDirectory.create(Path(out), experiment.config)
+        return _train(experiment, directory, observe)
 
 
 def resume(path: str | Path, observe: Observer = lambda event, facts: None) -> Result:
     """Go on after the latest checkpoint; a finished run is returned as it is."""
-    directory = RunDirectory.open(Path(path))
-    finished = directory.summary()
-    if finished is not None:
-        return Result(directory.path, finished)
-    return _train(directory.config(), directory.path, observe, new=False)
+    with _readable_errors(Path(path)):
+        directory = RunDirectory.open(Path(path))
+        finished = directory.summary()
+        if finished is not None:
+            return Result(directory.path, finished)
+        return _train(_prepared(directory.config()), directory, observe)
 
 
-def _train(config: ExperimentConfig, path: Path, observe: Observer, *, new: bool) -> Result:
+def _prepared(config: ExperimentConfig) -> Experiment:
     tune_allocator()
     use_threads(config.engine.threads, config.engine.workers)
-    experiment = build(config)
-    # Nothing is written before everything has been built and checked.
-    directory = RunDirectory.create(path, experiment.config) if new else RunDirectory.open(path)
+    return build(config)
+
+
+def _train(experiment: Experiment, directory: RunDirectory, observe: Observer) -> Result:
     engine: Engine
-    if config.engine.workers == 1:
-        engine = InProcess(experiment.client)
-    else:
-        engine = WorkerPool(experiment.config)
+    with directory.locked():
+        if experiment.config.engine.workers == 1:
+            engine = InProcess(experiment.client)
+        else:
+            engine = WorkerPool(experiment.config)
+        try:
+            return Result(directory.path, run_rounds(experiment, engine, directory, observe))
+        finally:
+            engine.close()
+
+
+@contextmanager
+def _readable_errors(path: Path) -> Iterator[None]:
+    """What the file system refuses is told in one line."""
     try:
-        return Result(path, run_rounds(experiment, engine, directory, observe))
-    except OSError as error:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise HoflError(
-            f"cannot write to {path}: {error.strerror}. Free space or move it."
-        ) from error
-    finally:
-        engine.close()
+            f"cannot use {path}: {reason}. Choose another place or free space."
+        ) from None

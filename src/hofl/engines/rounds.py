@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hofl.algorithm import reconstruct, server_round
+from hofl.client import LocalClient
 from hofl.errors import HoflError, UploadRefused
 from hofl.evaluation.accuracy import evaluate
 from hofl.experiment.build import Experiment
@@ -24,6 +25,15 @@ class Failure:
     """A client that gave no answer, and why."""
 
     reason: str
+
+
+def attempt(client: LocalClient, plan: bytes) -> bytes | Failure:
+    """A client's answer; what goes wrong on a device is its failure, not the server's."""
+    try:
+        return client.answer(plan)
+    except (HoflError, RuntimeError, MemoryError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Failure(reason)
 
 
 class Engine(Protocol):
@@ -56,6 +66,8 @@ class RoundTally:
     losses: list[float] = field(default_factory=list)
     uplink_bytes: int = 0
     downlink_bytes: int = 0
+    examples: int = 0
+    checks: int = 0
     signal: float = 0.0
     noise: float = 0.0
     peaks: dict[str, int] = field(default_factory=dict)
@@ -69,9 +81,17 @@ class RoundTally:
         """Add a good upload's figures."""
         self.answered.append(upload.client)
         self.losses.append(upload.metrics.loss)
+        self.examples += upload.metrics.examples
+        self.checks += upload.metrics.checks
         self.signal += upload.metrics.signal
         self.noise += upload.metrics.noise
         self.peaks[str(upload.boundary)] = int(upload.metrics.peak_bytes)
+
+    def snr(self) -> float | None:
+        """Signal-to-noise ratio of the scalars; 0 when they all vanished, None without a check."""
+        if not self.checks:
+            return None
+        return self.signal / max(self.noise, 1e-30) if self.signal else 0.0
 
     def row(self, round_number: int, seconds: float) -> dict[str, Any]:
         """The round's line in metrics.jsonl."""
@@ -85,7 +105,8 @@ class RoundTally:
             "uplink_bytes": self.uplink_bytes,
             "downlink_bytes": self.downlink_bytes,
             "seconds": round(seconds, 3),
-            "zo_snr": self.signal / self.noise if self.noise else None,
+            "zo_snr": self.snr(),
+            "examples": self.examples,
             "peak_bytes": max(self.peaks.values(), default=0),
             "peak_by_boundary": self.peaks,
         }
@@ -100,7 +121,8 @@ def run_rounds(
     if state is None:
         state = ServerState(experiment.start, 0)
         run.forget_after(-1)
-        run.record({"round": 0, "cohort": [], "eval": _evaluate(experiment, state)})
+        row = RoundTally(cohort=[]).row(0, 0.0)
+        run.record(row | timed_evaluation(experiment, state))
         run.save_state(state, experiment.layout.digest)
     run.forget_after(state.round)
     observe("start", {"round": state.round, "rounds": config.rounds, "rows": run.metrics()})
@@ -108,7 +130,7 @@ def run_rounds(
         state, row = one_round(experiment, engine, state, observe)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
-            row["eval"] = _evaluate(experiment, state)
+            row |= timed_evaluation(experiment, state)
         # Metrics first: a kill between the two lines repeats the round instead of losing its row.
         run.record(row)
         run.save_state(state, experiment.layout.digest)
@@ -138,7 +160,7 @@ def one_round(
         client, reason = next(iter(tally.refused.items()))
         raise HoflError(
             f"round {t + 1}: no client gave a usable update (client {client}: {reason}). "
-            "Lower method.lr or look at the data; the last good round is in the checkpoint."
+            "Where numbers are not finite, lower method.lr; the last good round is kept."
         )
     return ServerState(w, t + 1), tally.row(t + 1, time.perf_counter() - began)
 
@@ -167,10 +189,13 @@ def rebuilt_updates(
             yield plan, delta
 
 
-def _evaluate(experiment: Experiment, state: ServerState) -> dict[str, float]:
+def timed_evaluation(experiment: Experiment, state: ServerState) -> dict[str, Any]:
+    """Scores of w_t, and how long they took."""
+    began = time.perf_counter()
     model = experiment.model.split
     model.load(state.w.to(model.device))
-    return evaluate(model, experiment.test, experiment.config.evaluation.batch_size)
+    scores = evaluate(model, experiment.test, experiment.config.evaluation.batch_size)
+    return {"eval": scores, "eval_seconds": round(time.perf_counter() - began, 3)}
 
 
 def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
@@ -192,6 +217,7 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
         "peak_by_boundary": dict(sorted(peaks.items(), key=lambda item: int(item[0]))),
         "zo_snr": float(torch.tensor(ratios).median()) if ratios else None,
         "seconds": round(sum(row["seconds"] for row in trained), 3),
+        "eval_seconds": round(sum(row.get("eval_seconds", 0.0) for row in rows), 3),
         "trainable": experiment.layout.size,
-        "adapter": str(run.adapter),
+        "adapter": run.adapter.name,
     }

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from hofl.client import LocalClient
-from hofl.engines.rounds import Failure
+from hofl.engines.rounds import Failure, attempt
 from hofl.errors import HoflError
 from hofl.experiment.build import build
 from hofl.experiment.config import ExperimentConfig, parse_config
@@ -53,8 +53,8 @@ class WorkerPool:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise HoflError(
-                "a worker process died, perhaps for lack of memory. "
-                "Go on with hofl run --resume and fewer engine.workers."
+                "a worker process died: for lack of memory (use fewer engine.workers), or in a "
+                "script without `if __name__ == '__main__':`. Go on with hofl run --resume."
             ) from None
 
     def close(self) -> None:
@@ -86,10 +86,7 @@ def _start(values: dict[str, Any], counter: Any, parent: int) -> None:
 
 def _answer(plan: bytes) -> bytes | Failure:
     assert _client is not None
-    try:
-        return _client.answer(plan)
-    except HoflError as error:
-        return Failure(str(error))
+    return attempt(_client, plan)
 
 
 def _end_with(parent: int) -> None:

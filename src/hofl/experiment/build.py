@@ -1,9 +1,12 @@
 """From a configuration to the objects of a run. Only this file reads configurations."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hofl.client import LocalClient
@@ -17,7 +20,9 @@ from hofl.local.rules import check_rule
 from hofl.messages import RoundPlan
 from hofl.methods import Method, method, options_of
 from hofl.models.adapters import FullBlocks, Lora
+from hofl.models.families import family_of
 from hofl.models.loading import LoadedModel, load_model
+from hofl.models.sources import SOURCES
 from hofl.randomness import Purpose, generator
 from hofl.sampling.policies import draw_cohort
 from hofl.server.aggregate import AGGREGATIONS
@@ -55,6 +60,12 @@ class Experiment:
         """The shared coordinates."""
         return self.model.split.layout
 
+    @cached_property
+    def run(self) -> str:
+        """The run's name with a fingerprint of its configuration."""
+        digest = hashlib.sha256(self.config.model_dump_json().encode()).hexdigest()
+        return f"{self.config.name}-{digest[:12]}"
+
     def cohort(self, round_number: int) -> list[int]:
         """S_t."""
         fleet = self.config.fleet
@@ -63,7 +74,7 @@ class Experiment:
     def plan(self, round_number: int, client: int, w: Tensor) -> RoundPlan:
         """What client i is to do in round t."""
         return RoundPlan(
-            run=self.config.name,
+            run=self.run,
             round=round_number,
             client=client,
             boundary=self.boundaries[client],
@@ -85,6 +96,8 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     """Load, check and connect everything a configuration names; writes nothing."""
     chosen = build_method(config.method)
     _check_fleet(config)
+    if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
+        raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     task = load_task(config.task.name)
     shards = iid(len(task.train), config.fleet.clients, config.seed)
     model = load_model(
@@ -107,12 +120,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
     scores = dimensions / max(chosen.local.q, 1)
     train = encode(task, task.train, model.tokenizer, config.task.max_length)
-    resolved = config.model_copy(
-        update={
-            "fleet": config.fleet.model_copy(update={"boundaries": own}),
-            "method": MethodConfig(name=config.method.name, **options_of(chosen)),
-        }
-    )
+    resolved = _resolved(config, chosen, model, own)
     return Experiment(
         config=resolved,
         method=chosen,
@@ -124,6 +132,31 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         client=LocalClient(model.split, train, shards, config.task.batch_size),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
     )
+
+
+def _resolved(
+    config: ExperimentConfig, chosen: Method, model: LoadedModel, own: tuple[int, ...]
+) -> ExperimentConfig:
+    """The configuration with every default settled, so that a resume elsewhere means the same."""
+    split, name = model.split, config.model.name
+    sections: dict[str, tuple[Any, dict[str, Any]]] = {
+        "model": (
+            config.model,
+            {
+                "name": name if name in SOURCES else model.reference,
+                "compute_dtype": str(split.compute_dtype).removeprefix("torch."),
+            },
+        ),
+        "adapter": (
+            config.adapter,
+            {"targets": config.adapter.targets or family_of(split.config).lora_targets},
+        ),
+        "fleet": (config.fleet, {"boundaries": own}),
+        "engine": (config.engine, {"threads": torch.get_num_threads()}),
+    }
+    update = {key: old.model_copy(update=new) for key, (old, new) in sections.items()}
+    update["method"] = MethodConfig(name=config.method.name, **options_of(chosen))
+    return config.model_copy(update=update)
 
 
 def build_method(config: MethodConfig) -> Method:
@@ -140,7 +173,8 @@ def build_method(config: MethodConfig) -> Method:
 
 def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, ...]:
     """Each client's own boundary: as listed, or the tiers dealt evenly by the seed."""
-    tiers = config.fleet.boundaries or tuple(num_blocks * k // 4 for k in (1, 2, 3))
+    thirds = tuple(num_blocks * k // 4 for k in (1, 2, 3))  # the paper's three tiers
+    tiers = config.fleet.boundaries or thirds[: config.fleet.clients]
     for tier in tiers:
         if not 0 <= tier <= num_blocks:
             raise HoflError(
@@ -151,7 +185,10 @@ def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, .
     if len(tiers) == clients:
         return tuple(tiers)
     if len(tiers) > clients:
-        raise HoflError(f"fleet.boundaries lists {len(tiers)} tiers for {clients} clients.")
+        raise HoflError(
+            f"fleet.boundaries lists {len(tiers)} tiers for {clients} clients. "
+            "List at most one per client."
+        )
     dealt = [tiers[i % len(tiers)] for i in range(clients)]
     order = generator(config.seed, Purpose.FLEET).permutation(clients)
     return tuple(dealt[i] for i in order)

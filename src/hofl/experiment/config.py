@@ -4,9 +4,9 @@ import difflib
 import tomllib
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from hofl.errors import HoflError
 
@@ -14,7 +14,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ModelConfig(_Section):
@@ -32,7 +32,7 @@ class AdapterConfig(_Section):
     kind: Literal["lora", "full"] = "lora"
     rank: int = Field(default=8, ge=1)
     alpha: int = Field(default=16, ge=1)
-    targets: tuple[str, ...] = ()
+    targets: Annotated[tuple[StrictStr, ...], Field(strict=False)] = ()
 
 
 class TaskConfig(_Section):
@@ -52,7 +52,7 @@ class FleetConfig(_Section):
 
     clients: int = Field(default=30, ge=1)
     cohort: int = Field(default=6, ge=1)
-    boundaries: tuple[int, ...] = ()
+    boundaries: Annotated[tuple[StrictInt, ...], Field(strict=False)] = ()
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
 
 
@@ -105,7 +105,7 @@ class EvaluationConfig(_Section):
 class ExperimentConfig(_Section):
     """A complete run."""
 
-    name: str = "run"
+    name: str = Field(default="run", max_length=64)
     seed: int = Field(default=42, ge=0, lt=2**63)
     rounds: int = Field(default=160, ge=1)
     model: ModelConfig

@@ -8,11 +8,14 @@ RUN/adapter/           the result, an ordinary PEFT adapter
 RUN/summary.json       final metrics and totals; written last
 """
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -75,20 +78,40 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process can work on this run."""
+        with (self.path / "config.toml").open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HoflError(
+                    f"another process is working on {self.path}. Wait for it."
+                ) from None
+            yield
+
     def metrics(self) -> list[dict[str, Any]]:
         """All rounds recorded so far; a line cut off by a kill is left out."""
         path = self.path / "metrics.jsonl"
         rows = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                row = json.loads(line)
+            except ValueError:
                 break
+            if not isinstance(row, dict) or not isinstance(row.get("round"), int):
+                break
+            rows.append(row)
         return rows
 
     def forget_after(self, round_number: int) -> None:
         """Drop rounds recorded but not checkpointed: they will be run again."""
         rows = [row for row in self.metrics() if row["round"] <= round_number]
+        if [row["round"] for row in rows] != list(range(round_number + 1)):
+            raise HoflError(
+                f"{self.path / 'metrics.jsonl'} is damaged: it does not hold rounds 0 to "
+                f"{round_number} of the checkpoint. Start the run again with another --out."
+            )
         _write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def save_state(self, state: ServerState, layout_digest: str) -> None:
@@ -100,6 +123,7 @@ class RunDirectory:
         with fresh.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(fresh, folder / "state.safetensors")
+        _sync(folder)
 
     def load_state(self, layout_digest: str) -> ServerState | None:
         """The latest checkpoint, or None before the first."""
@@ -123,12 +147,17 @@ class RunDirectory:
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run."""
         path = self.path / "summary.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        try:
+            return json.loads(path.read_bytes()) if path.exists() else None
+        except ValueError:
+            raise HoflError(f"{path} is damaged. Delete it and resume the run.") from None
 
 
 def check_new(path: Path) -> None:
     """Refuse a folder that already holds something."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and not path.is_dir():
+        raise HoflError(f"{path} is a file. Choose another --out.")
+    if path.exists() and any(path.iterdir()):
         raise HoflError(
             f"{path} exists and is not empty. Choose another --out, or go on with "
             f"hofl run --resume {path}"
@@ -149,16 +178,36 @@ def environment() -> dict[str, Any]:
 
 def _git_commit() -> str | None:
     """Commit of the source tree the package runs from, with a mark when it was changed."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    here = Path(__file__)
+    if not _git(here.parent, "ls-files", here.name):
+        return None  # installed, perhaps inside somebody else's repository
+    return _git(here.parent, "describe", "--always", "--dirty") or None
+
+
+def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+        return ""
+    return done.stdout.strip()
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file at once: readers see the old text or the new one."""
+    """Replace a file at once: after a power cut it holds the old text or the new one."""
     fresh = path.with_suffix(path.suffix + ".tmp")
-    fresh.write_text(text, encoding="utf-8")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(fresh, path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Make the renaming of a file inside durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

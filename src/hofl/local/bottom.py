@@ -27,6 +27,7 @@ class BottomGradient:
 
     gradient: Tensor | None
     scalars: Tensor
+    checks: int = 0
     signal: float = 0.0
     noise: float = 0.0
 
@@ -67,14 +68,14 @@ class ZerothOrder:
             s = probe.scalars(feedback)
             g = torch.empty(model.layout.cut(boundary))
             combine(s.numpy(), key, step, model.layout, boundary, out=g.numpy())
-            signal = noise = 0.0
-            # Judged once per participation: rounding error halves and truncation error doubles at
-            # 2 mu, so where the two estimates differ at least one is not the derivative.
+            checks, signal, noise = 0, 0.0, 0.0
+            # Judged once per participation: at 2 mu rounding error halves and truncation error at
+            # least doubles, so where the two estimates differ one of them is not the derivative.
             if step == 0:
                 again = estimator.recheck(model, input_ids, boundary, key, step, feedback)
                 if again is not None:
-                    signal, noise = s[0].item() ** 2, (s[0].item() - again) ** 2
-            return BottomGradient(g.to(model.device), s, signal, noise)
+                    checks, signal, noise = 1, s[0].item() ** 2, (s[0].item() - again) ** 2
+            return BottomGradient(g.to(model.device), s, checks, signal, noise)
 
         return BottomPass(probe.z, gradient)
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hofl.batch import Batch
 from hofl.models.split import BlockInputs, SplitModel
@@ -71,9 +73,11 @@ def end_to_end(
     def change(moved: Tensor) -> Tensor:
         return top(moved) - feedback.loss
 
+    @torch.no_grad()
     def slope(tangent: Tensor) -> Tensor:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            return torch.func.jvp(top, (z,), (tangent,))[1].detach()
+        # The fused attention kernels have no forward-mode rule; the plain one does.
+        with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+            return forward_ad.unpack_dual(top(forward_ad.make_dual(z, tangent))).tangent.clone()
 
     return Feedback(feedback.loss, feedback.top_gradient, change, slope)
 

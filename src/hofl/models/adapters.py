@@ -14,6 +14,7 @@ from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from hofl.errors import HoflError
 from hofl.layout import Coordinate, Layout
@@ -49,7 +50,7 @@ class Lora:
             leaves = {
                 name.rsplit(".", 1)[-1]
                 for name, part in model.named_modules()
-                if isinstance(part, nn.Linear)
+                if isinstance(part, nn.Linear | Conv1D)
             }
             raise HoflError(
                 f"LoRA targets {targets} are not in this model ({error}). "

@@ -2,7 +2,7 @@
 
 A name is a built-in source (``hofl models``), a local Hugging Face folder, or a hub id. Weights in
 safetensors files are memory-mapped by ``transformers``, so several processes on one machine share
-one copy of the frozen backbone.
+one copy of the frozen backbone, as long as it is stored in the dtype of the file.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -20,6 +19,7 @@ from hofl.models.families import family_of
 from hofl.models.sources import SOURCES, fetch
 from hofl.models.split import SplitModel
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -42,9 +42,11 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise HoflError(
-            f"device {name!r} is not usable here: use auto, cpu, cuda or mps."
-        ) from None
+        usable = False
+    else:
+        usable = device.type in ("cpu", "cuda", "mps")
+    if not usable:
+        raise HoflError(f"device {name!r} is not usable here: use auto, cpu, cuda or mps.")
     return device
 
 
@@ -107,7 +109,7 @@ def build_split(
     """A split model from a configuration, with weights from ``reference`` or random ones."""
     family = family_of(config)
     if reference is not None:
-        model = _read(AutoModelForCausalLM, reference, reference, dtype=storage_dtype)
+        model = _load_weights(reference, storage_dtype)
     else:
         with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
             torch.random.manual_seed(seed)
@@ -120,14 +122,28 @@ def build_split(
     return split
 
 
+def _load_weights(reference: str, dtype: torch.dtype) -> Any:
+    """The model with every weight from its files: a missing one would be drawn at random."""
+    model, report = _read(
+        AutoModelForCausalLM, reference, reference, dtype=dtype, output_loading_info=True
+    )
+    missing = sorted(report["missing_keys"]) or sorted(str(k) for k in report["mismatched_keys"])
+    if missing:
+        raise HoflError(
+            f"the weights in {reference} are incomplete: {missing[0]} and {len(missing) - 1} more "
+            "are missing or have another shape. Get the model again."
+        )
+    return model
+
+
 def _read(kind: Any, name: str, reference: str, **options: Any) -> Any:
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         return kind.from_pretrained(reference, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # whatever a loader raises is about the files it was given
         raise HoflError(
-            f"cannot load model {name!r}: {first} Name a built-in model "
+            f"cannot load model {name!r}: {_first_line(error)} Name a built-in model "
             f"({', '.join(SOURCES)}), a folder with config.json, or a Hugging Face id."
         ) from None
 
@@ -135,5 +151,13 @@ def _read(kind: Any, name: str, reference: str, **options: Any) -> Any:
 def _tokenizer(reference: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(reference)
-    except (OSError, ValueError):
+    except Exception as error:
+        if any((Path(reference) / name).exists() for name in _TOKENIZER_FILES):
+            raise HoflError(
+                f"cannot load the tokenizer in {reference}: {_first_line(error)}"
+            ) from None
         return None  # a bare configuration; tasks that need text say so
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -46,7 +46,10 @@ def computing_in(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         return stored.to(dtype).as_strided(size, stride, offset)
 
     try:
-        with saved_tensors_hooks(pack, unpack):
+        if torch.is_grad_enabled():
+            with saved_tensors_hooks(pack, unpack):
+                yield
+        else:  # no graph, nothing to pack; forward-mode tensors have no storage to look at
             yield
     finally:
         for owner, name, parameter in copies.values():

