@@ -15,6 +15,7 @@ from hofl.experiment.build import Experiment
 from hofl.experiment.runs import RunDirectory, ServerState
 from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
+from hofl.sampling.audit import audit
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import check_upload
 
@@ -178,6 +179,7 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
     rows = run.metrics()
     trained = rows[1:]
     peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
+    drawn = ((row["cohort"], experiment.marginals(row["round"] - 1)) for row in trained)
     ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
     return {
         "method": experiment.config.method.name,
@@ -193,5 +195,6 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
         "zo_snr": float(torch.tensor(ratios).median()) if ratios else None,
         "seconds": round(sum(row["seconds"] for row in trained), 3),
         "trainable": experiment.layout.size,
+        "audit": audit(drawn).summary(),
         "adapter": str(run.adapter),
     }
