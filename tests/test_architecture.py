@@ -27,6 +27,13 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 
+SAMPLING = ", ".join(
+    "hofl." + ".".join(path.with_suffix("").parts)
+    for path in MODULES
+    if path.parts[0] == "sampling"
+)
+
+
 def package_of(path: Path) -> str:
     return path.parts[0].removesuffix(".py")
 
@@ -69,6 +76,8 @@ def test_imports_point_downwards(path: Path) -> None:
         ("typer", {"cli"}),
         ("rich", {"cli"}),
         ("pydantic", {"experiment"}),
+        ("clarabel", {"sampling"}),
+        ("scipy", {"sampling"}),
         ("flwr", set()),
     ],
 )
@@ -84,7 +93,7 @@ def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> No
 def test_server_side_and_sampling_load_without_the_model_libraries() -> None:
     for modules, banned in (
         ("hofl.algorithm, hofl.server.checks", ("transformers", "peft")),
-        ("hofl.sampling.policies", ("torch", "transformers")),
+        (SAMPLING, ("torch", "transformers", "scipy", "clarabel")),
     ):
         code = f"import sys; import {modules}; print([b for b in {banned!r} if b in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -11,7 +11,7 @@ from hofl.cli.main import app
 from hofl.methods import METHODS
 from runs import quick, run_cli
 
-COMMANDS = {"run", "demo", "methods", "models"}
+COMMANDS = {"run", "demo", "sample", "methods", "models"}
 
 
 def test_the_commands_are_these_and_no_others() -> None:
@@ -51,6 +51,8 @@ def test_models_lists_the_built_in_sources() -> None:
         (["rounds=0"], "rounds = 0: input should be greater than or equal to 1"),
         (["method.lr=-1"], "lr must be positive, got -1"),
         (["method.beta=1.0"], "beta must lie in [0, 1), got 1.0"),
+        (["method.beta_end=0.5"], "beta_end needs beta_schedule"),
+        (["method.beta_schedule=coverage", "method.min_participations=9"], "KT/N = 1.5"),
         (["method.clip_norm=1.0"], "clip_norm couples all coordinates"),
         (["method.estimator=guess"], "unknown estimator 'guess'"),
         (["method.aggregation=median"], "unknown aggregation 'median'"),

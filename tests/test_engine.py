@@ -48,6 +48,11 @@ def test_run_directory_holds_what_the_contract_says(finished: hofl.Result) -> No
     assert all(len(row["cohort"]) == 3 for row in rows[1:])
     assert rows[0]["eval"]["examples"] == rows[-1]["eval"]["examples"] == 200
     assert finished.summary["uplink_bytes"] == sum(row["uplink_bytes"] for row in rows[1:])
+    taken = [client for row in rows[1:] for client in row["cohort"]]
+    audit = finished.summary["audit"]
+    assert audit["realised"] == [taken.count(client) for client in range(6)]
+    assert sum(audit["expected"]) == pytest.approx(9)
+    assert {"statistic", "p_value"} <= set(audit)
 
 
 def test_resolved_configuration_is_complete_and_gives_the_same_run(

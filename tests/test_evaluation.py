@@ -104,19 +104,37 @@ def probe(
     return forward.gradient(linear(model, forward.z, model.inputs(data.input_ids), data, 2))
 
 
-def signal_to_noise(model: SplitModel, estimator: str, mu: float) -> float:
-    """Pooled over eight clients, as one pair of scalars alone can agree by chance."""
-    found = [probe(model, estimator, mu, stream=stream) for stream in range(8)]
-    return sum(one.signal for one in found) / sum(one.noise for one in found)
+def signal_to_noise(model: SplitModel, estimator: str, mu: float) -> tuple[float, float]:
+    """The figure and the truth (by exact derivatives), each pooled over 16 clients.
+
+    One pair of scalars alone can agree by chance.
+    """
+    found = [probe(model, estimator, mu, stream=stream) for stream in range(16)]
+    exact = [probe(model, "forward-mode", mu, stream=stream).scalars[0] for stream in range(16)]
+    errors = [(one.scalars[0] - s).item() ** 2 for one, s in zip(found, exact, strict=True)]
+    figure = sum(one.signal for one in found) / sum(one.noise for one in found)
+    return figure, sum(s.item() ** 2 for s in exact) / sum(errors)
 
 
 @pytest.mark.parametrize("estimator", ["forward", "central"])
-def test_signal_to_noise_is_high_at_the_papers_radius_and_below_1_where_rounding_rules(
+def test_signal_to_noise_is_high_at_the_papers_radius_and_about_1_where_rounding_rules(
     estimator: str,
 ) -> None:
+    """Two scalars of pure rounding error r / mu and r' / 2 mu give 1 / (1 + 1/4), not 0."""
     model = tiny("llama")
-    assert signal_to_noise(model, estimator, 1e-3) > 100
-    assert signal_to_noise(model, estimator, 1e-7) < 1
+    figure, truth = signal_to_noise(model, estimator, 1e-3)
+    assert figure > 500
+    assert truth > 500
+    figure, truth = signal_to_noise(model, estimator, 1e-9)
+    assert figure < 5
+    assert truth < 0.5
+
+
+@pytest.mark.parametrize("mu", [1e-2, 1e-3, 1e-4, 1e-6, 1e-7])
+def test_signal_to_noise_of_the_forward_difference_is_near_the_true_one(mu: float) -> None:
+    """From truncation (mu large) to rounding (mu small), over four orders of magnitude."""
+    figure, truth = signal_to_noise(tiny("llama"), "forward", mu)
+    assert truth / 5 < figure < 5 * truth
 
 
 def test_signal_and_noise_are_those_of_perturbed_models_at_mu_and_twice_mu() -> None:

@@ -101,6 +101,7 @@ def test_resuming_a_finished_run_shows_it_and_changes_nothing(
     code, output = run_cli("run", "--resume", str(run))
     assert code == 0
     assert "hofl" in output
+    assert "sampling audit: " in output
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 

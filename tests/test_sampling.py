@@ -2,10 +2,13 @@
 
 import itertools
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from depround_law import covariance, depround_law, is_uniform
 from hofl.errors import HoflError
 from hofl.sampling.depround import depround
 from hofl.sampling.policies import DimensionAware, Uniform, draw_cohort
@@ -67,6 +70,55 @@ def test_equal_probabilities_choose_every_subset_equally_often():
     assert statistic < 57.4  # chi-square with 19 degrees of freedom exceeds it once in 100,000
 
 
+EXACT = {
+    "uneven": [Fraction(k, 20) for k in (19, 3, 7, 1, 10)],
+    "equal": [Fraction(2, 5)] * 5,
+    "certain": [Fraction(1), Fraction(0), Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)],
+    "two tiers": [Fraction(4, 5)] * 2 + [Fraction(2, 15)] * 3,
+}
+
+
+@pytest.mark.parametrize("x", EXACT.values(), ids=EXACT.keys())
+def test_cohorts_have_the_law_of_the_papers_algorithm(x: list[Fraction]):
+    """Against the algorithm enumerated in exact fractions; one wrong branch shifts this law."""
+    law = depround_law(x)
+    for i, share in enumerate(x):
+        assert sum(q for cohort, q in law.items() if i in cohort) == share
+    assert (covariance(law, len(x)) - np.eye(len(x)) <= 1e-15).all(), "pairs never go together"
+    rng = np.random.default_rng(4)
+    values = np.array(x, dtype=float)
+    counts = Counter(tuple(depround(values, rng).tolist()) for _ in range(DRAWS))
+    assert set(counts) <= set(law)
+    expected = {cohort: float(q) * DRAWS for cohort, q in law.items()}
+    statistic = sum((counts[cohort] - mean) ** 2 / mean for cohort, mean in expected.items())
+    assert stats.chi2.sf(statistic, len(law) - 1) > 1e-5
+
+
+@pytest.mark.parametrize(("clients", "size"), [(4, 1), (4, 2), (5, 2), (5, 4), (6, 3)])
+def test_equal_probabilities_make_all_subsets_exactly_equally_likely(clients: int, size: int):
+    assert is_uniform(depround_law([Fraction(size, clients)] * clients), clients, size)
+
+
+class Fixed:
+    """A generator that keeps the order and always draws the same number."""
+
+    def __init__(self, draw: float) -> None:
+        self._draw = draw
+
+    def permutation(self, size: int) -> np.ndarray:
+        return np.arange(size)
+
+    def random(self, size: int) -> np.ndarray:
+        return np.full(size, self._draw)
+
+
+def test_the_smallest_shares_of_a_large_fleet_are_not_rounded_away():
+    """K p_i of 1e-9 is real: with the one draw in a billion the rare client must be chosen."""
+    x = np.array([1 - 3e-9, 1e-9, 1e-9, 1e-9])
+    assert depround(x, Fixed(1 - 1e-12)).tolist() == [3]
+    assert depround(x, Fixed(0.5)).tolist() == [0]
+
+
 @pytest.mark.parametrize("x", [[1, 0, 1, 0], [0, 0], [1, 1, 1], [1], []])
 def test_whole_probabilities_leave_nothing_to_chance(x: list[int]):
     for seed in range(5):
@@ -75,11 +127,11 @@ def test_whole_probabilities_leave_nothing_to_chance(x: list[int]):
 
 
 def test_many_clients_are_an_ordinary_input():
-    p = DimensionAware(0.9).marginals(np.arange(200_000.0), 1000, seed=0)
+    p = DimensionAware(0.9).marginals(np.arange(1e6), 1000, seed=0)
     chosen = draw_cohort(p, 1000, seed=0, round_number=0)
     assert len(set(chosen)) == 1000
-    preferred = sum(client < 1000 for client in chosen)  # each is in with probability 0.9005
-    assert abs(preferred - 900.5) < 4.5 * (1000 * 0.9005 * 0.0995) ** 0.5
+    preferred = sum(client < 1000 for client in chosen)  # each is in with probability 0.9001
+    assert abs(preferred - 900.1) < 4.5 * (1000 * 0.9001 * 0.0999) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -120,8 +172,20 @@ def test_dimension_aware_shares_have_the_papers_properties(beta: float, clients:
 
 @pytest.mark.parametrize(("beta", "expected"), [(0.5, [4, 1, 1]), (0.75, [5, 0.5, 0.5])])
 def test_three_equal_tiers_are_met_as_the_paper_says(beta: float, expected: list[float]):
+    # "With three equally sized resource tiers, their expected per-round counts are 4/1/1 at
+    # beta=0.5 and 5/0.5/0.5 at 0.75, ordered from the smallest to the largest ZO segment."
     p = DimensionAware(beta).marginals(TIERS, 6, seed=0)
     np.testing.assert_allclose((6 * p).reshape(3, 10).sum(axis=1), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("beta", "participations"), [(0.25, 24), (0.5, 16), (0.75, 8)])
+def test_others_take_part_as_often_as_the_paper_says(beta: float, participations: float):
+    # "For our N=30, K=6, and T=160 setting, beta=0.25,0.5,0.75 correspond to 24,16,8 expected
+    # participations per nonpreferred client."
+    expected = 160 * 6 * DimensionAware(beta).marginals(TIERS, 6, seed=0)
+    others = np.sort(expected)[:24]
+    np.testing.assert_allclose(others, participations, rtol=1e-12)
+    assert (np.sort(expected)[24:] > 32).all(), "the preferred six take part more than uniformly"
 
 
 def test_ties_are_fixed_by_the_seed_and_differ_between_seeds():
@@ -161,3 +225,34 @@ def test_cohorts_over_the_rounds_follow_the_shares():
     counts = np.bincount([i for t in range(rounds) for i in draw_cohort(p, 6, 5, t)], minlength=30)
     standard_error = np.sqrt(6 * p * (1 - 6 * p) / rounds)
     assert (np.abs(counts / rounds - 6 * p) < 4.5 * standard_error).all()
+
+
+@pytest.mark.parametrize(
+    ("p", "cohort", "message"),
+    [
+        ([0.5, 0.5], 3, "cohort of 3 cannot be drawn from 2 clients"),
+        ([0.5, 0.5], 0, "cohort of 0 cannot be drawn"),
+        ([0.6, 0.2, 0.2], 2, r"\[0, 1/K\] = \[0, 0\.5\]: entry 0 is 0\.6"),
+        ([0.3, -0.1, 0.4, 0.4], 2, r"entry 1 is -0\.1"),
+        ([0.3, np.nan, np.nan, 0.4], 2, r"entry 1 is nan \(and 1 more\)"),
+        ([0.3, 0.3, 0.3], 2, r"sum to 1, got 0\.9 over 3 clients"),
+    ],
+)
+def test_shares_no_draw_can_realise_are_refused_by_entry(p: list, cohort: int, message: str):
+    with pytest.raises(HoflError, match=message):
+        draw_cohort(np.array(p), cohort, seed=0, round_number=0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([1.0, np.nan, 2.0], "entry 1 is nan"),
+        ([1.0, 2.0, -3.0], "not negative: entry 2 is -3"),
+        ([np.inf, 2.0, 3.0], "entry 0 is inf"),
+        ([[1.0, 2.0]], "scores must be a vector"),
+        ([1.0], "cohort of 2 cannot be drawn from 1 clients"),
+    ],
+)
+def test_bad_scores_are_refused_by_entry(scores: list, message: str):
+    with pytest.raises(HoflError, match=message):
+        DimensionAware(0.5).marginals(np.array(scores), 2, seed=0)

@@ -13,6 +13,7 @@ from hofl.cli.progress import RunDisplay
 from hofl.cli.tables import summary_table
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig
+from hofl.sampling.audit import verdict
 
 if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
     from hofl.engines.launch import Result
@@ -50,6 +51,8 @@ def run(
             raise HoflError("give a configuration and --out DIR, or --resume DIR (see --help).")
         result = run_shown(console, hofl.read_config(config, changes), out)
     console.print(summary_table([result.summary]))
+    if "audit" in result.summary:  # runs finished by an earlier version have none
+        console.print(verdict(result.summary["audit"]), highlight=False, soft_wrap=True)
     console.print(f"adapter: {result.adapter}", markup=False, highlight=False, soft_wrap=True)
 
 

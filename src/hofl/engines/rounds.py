@@ -16,6 +16,7 @@ from hofl.experiment.build import Experiment
 from hofl.experiment.runs import RunDirectory, ServerState
 from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
+from hofl.sampling.audit import audit
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import check_upload
 
@@ -203,6 +204,7 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
     rows = run.metrics()
     trained = rows[1:]
     peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
+    drawn = ((row["cohort"], experiment.marginals(row["round"] - 1)) for row in trained)
     ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
     return {
         "method": experiment.config.method.name,
@@ -219,5 +221,6 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
         "seconds": round(sum(row["seconds"] for row in trained), 3),
         "eval_seconds": round(sum(row.get("eval_seconds", 0.0) for row in rows), 3),
         "trainable": experiment.layout.size,
+        "audit": audit(drawn).summary(),
         "adapter": run.adapter.name,
     }

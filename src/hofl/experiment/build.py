@@ -25,6 +25,7 @@ from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
 from hofl.randomness import Purpose, generator
 from hofl.sampling.policies import draw_cohort
+from hofl.sampling.tiers import deal_tiers
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import UploadLimits
 
@@ -39,7 +40,7 @@ class Experiment:
         model: the loaded model (one backbone for all clients).
         start: w_0, [d].
         boundaries: b_i of each client under this method, [N].
-        marginals: p, [N].
+        scores: d_ZO / q of each client, [N].
         test: encoded test set.
         client: computes answers to plans in this process.
         limits: bounds on uploads.
@@ -50,7 +51,7 @@ class Experiment:
     model: LoadedModel
     start: Tensor
     boundaries: tuple[int, ...]
-    marginals: np.ndarray
+    scores: np.ndarray
     test: EncodedSet
     client: LocalClient
     limits: UploadLimits
@@ -66,10 +67,17 @@ class Experiment:
         digest = hashlib.sha256(self.config.model_dump_json().encode()).hexdigest()
         return f"{self.config.name}-{digest[:12]}"
 
+    def marginals(self, round_number: int) -> np.ndarray:
+        """Shares p of round t, [N]."""
+        config = self.config
+        return self.method.policy.marginals(
+            self.scores, config.fleet.cohort, config.seed, round_number, config.rounds
+        )
+
     def cohort(self, round_number: int) -> list[int]:
         """S_t."""
-        fleet = self.config.fleet
-        return draw_cohort(self.marginals, fleet.cohort, self.config.seed, round_number)
+        p = self.marginals(round_number)
+        return draw_cohort(p, self.config.fleet.cohort, self.config.seed, round_number)
 
     def plan(self, round_number: int, client: int, w: Tensor) -> RoundPlan:
         """What client i is to do in round t."""
@@ -118,20 +126,21 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     own = device_boundaries(config, layout.num_blocks)
     boundaries = tuple(chosen.boundary(b, own, layout.num_blocks) for b in own)
     dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
-    scores = dimensions / max(chosen.local.q, 1)
     train = encode(task, task.train, model.tokenizer, config.task.max_length)
     resolved = _resolved(config, chosen, model, own)
-    return Experiment(
+    experiment = Experiment(
         config=resolved,
         method=chosen,
         model=model,
         start=model.split.w.cpu().clone(),
         boundaries=boundaries,
-        marginals=chosen.policy.marginals(scores, config.fleet.cohort, config.seed),
+        scores=dimensions / max(chosen.local.q, 1),
         test=encode(task, task.test, model.tokenizer, config.task.max_length),
         client=LocalClient(model.split, train, shards, config.task.batch_size),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
     )
+    experiment.marginals(0)  # a policy that cannot serve this fleet says so now
+    return experiment
 
 
 def _resolved(
@@ -172,26 +181,9 @@ def build_method(config: MethodConfig) -> Method:
 
 
 def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, ...]:
-    """Each client's own boundary: as listed, or the tiers dealt evenly by the seed."""
-    thirds = tuple(num_blocks * k // 4 for k in (1, 2, 3))  # the paper's three tiers
-    tiers = config.fleet.boundaries or thirds[: config.fleet.clients]
-    for tier in tiers:
-        if not 0 <= tier <= num_blocks:
-            raise HoflError(
-                f"fleet.boundaries holds {tier}, but the model has {num_blocks} blocks. "
-                f"Use 0 (all first-order) to {num_blocks} (no first-order block)."
-            )
-    clients = config.fleet.clients
-    if len(tiers) == clients:
-        return tuple(tiers)
-    if len(tiers) > clients:
-        raise HoflError(
-            f"fleet.boundaries lists {len(tiers)} tiers for {clients} clients. "
-            "List at most one per client."
-        )
-    dealt = [tiers[i % len(tiers)] for i in range(clients)]
-    order = generator(config.seed, Purpose.FLEET).permutation(clients)
-    return tuple(dealt[i] for i in order)
+    """Each client's own boundary."""
+    fleet = config.fleet
+    return deal_tiers(fleet.boundaries, fleet.clients, num_blocks, config.seed, "fleet.boundaries")
 
 
 def _adapter(config: ExperimentConfig) -> Lora | FullBlocks:

@@ -75,6 +75,9 @@ class MethodConfig(_Section):
     mu: float | None = None
     proximal: float | None = None
     beta: float | None = None
+    beta_schedule: str | None = None
+    beta_end: float | None = None
+    min_participations: float | None = None
     aggregation: str | None = None
     shared_directions: bool | None = None
 

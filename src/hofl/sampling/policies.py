@@ -7,14 +7,21 @@ import numpy as np
 
 from hofl.errors import HoflError
 from hofl.randomness import Purpose, generator
+from hofl.sampling.checks import check_cohort, check_scores, check_shares
 from hofl.sampling.depround import depround
 
 
 class Policy(Protocol):
-    """A rule for the clients' long-run shares."""
+    """A rule for the clients' shares of round t out of T.
 
-    def marginals(self, scores: np.ndarray, cohort: int, seed: int) -> np.ndarray:
-        """Scores d_ZO / q [N], K, run seed -> p [N] with 0 <= p_i <= 1/K and sum 1."""
+    Shares depend on these arguments alone, never on earlier calls: a resumed run draws the same
+    cohorts as an uninterrupted one.
+    """
+
+    def marginals(
+        self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
+    ) -> np.ndarray:
+        """Scores d_ZO / q [N], K, run seed, t, T -> p [N] with 0 <= p_i <= 1/K and sum 1."""
         ...
 
 
@@ -22,8 +29,11 @@ class Policy(Protocol):
 class Uniform:
     """p_i = 1/N."""
 
-    def marginals(self, scores: np.ndarray, cohort: int, seed: int) -> np.ndarray:
+    def marginals(
+        self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
+    ) -> np.ndarray:
         """Everyone the same."""
+        check_cohort(cohort, len(scores))
         return np.full(len(scores), 1.0 / len(scores))
 
 
@@ -41,8 +51,12 @@ class DimensionAware:
         if not 0 <= self.beta < 1:
             raise HoflError(f"beta must lie in [0, 1), got {self.beta}.")
 
-    def marginals(self, scores: np.ndarray, cohort: int, seed: int) -> np.ndarray:
+    def marginals(
+        self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
+    ) -> np.ndarray:
         """On the line from uniform to the K least noisy clients."""
+        scores = check_scores(scores)
+        check_cohort(cohort, len(scores))
         u = np.full(len(scores), 1.0 / len(scores))
         if self.beta == 0 or np.ptp(scores) == 0:
             return u
@@ -54,5 +68,5 @@ class DimensionAware:
 
 def draw_cohort(p: np.ndarray, cohort: int, seed: int, round_number: int) -> list[int]:
     """S_t = DepRound(K p): the clients of round t, ascending."""
-    rng = generator(seed, Purpose.COHORT, round_number)
-    return depround(np.minimum(cohort * p, 1.0), rng).tolist()
+    x = np.clip(cohort * check_shares(p, cohort), 0.0, 1.0)
+    return depround(x, generator(seed, Purpose.COHORT, round_number)).tolist()

@@ -1,0 +1,37 @@
+"""Resource tiers: which client gets which order boundary."""
+
+from collections.abc import Sequence
+
+from hofl.errors import HoflError
+from hofl.randomness import Purpose, generator
+
+
+def deal_tiers(
+    tiers: Sequence[int], clients: int, num_blocks: int, seed: int, name: str
+) -> tuple[int, ...]:
+    """One boundary per client: as listed, or the tiers dealt evenly in an order of the seed.
+
+    Args:
+        tiers: boundaries, as many as there are tiers or clients; empty means the paper's three, at
+            a quarter, half and three quarters of the model.
+        clients: N.
+        num_blocks: L.
+        seed: the run's seed.
+        name: what the user calls ``tiers``, for messages.
+    """
+    tiers = tiers or tuple(num_blocks * k // 4 for k in (1, 2, 3))[:clients]
+    for tier in tiers:
+        if not 0 <= tier <= num_blocks:
+            raise HoflError(
+                f"{name} holds {tier}, but the model has {num_blocks} blocks. "
+                f"Use 0 (all first-order) to {num_blocks} (no first-order block)."
+            )
+    if len(tiers) == clients:
+        return tuple(tiers)
+    if len(tiers) > clients:
+        raise HoflError(
+            f"{name} lists {len(tiers)} tiers for {clients} clients. List at most one per client."
+        )
+    dealt = [tiers[i % len(tiers)] for i in range(clients)]
+    order = generator(seed, Purpose.FLEET).permutation(clients)
+    return tuple(dealt[i] for i in order)

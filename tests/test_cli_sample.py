@@ -1,0 +1,91 @@
+"""``hofl sample``: the paper's numbers, the cohorts of a real run, and one line per mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hofl
+from hofl.cli.main import app
+from runs import quick
+
+PAPER = "--clients 30 --cohort 6 --boundaries 8,16,24 --blocks 28 --rounds 160"
+
+
+def output(words: str) -> str:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["sample", *words.split()])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def facts(words: str) -> dict:
+    return json.loads(output(f"{words} --json"))
+
+
+@pytest.mark.parametrize(
+    ("beta", "tiers", "least"), [(0.5, [4, 1, 1], 16), (0.75, [5, 0.5, 0.5], 8)]
+)
+def test_expected_counts_are_the_papers(beta: float, tiers: list[float], least: float) -> None:
+    shown = facts(f"{PAPER} --beta {beta}")
+    assert "audit" not in shown
+    assert min(shown["expected"]) == pytest.approx(least)
+    for boundary, seats in zip((8, 16, 24), tiers, strict=True):
+        members = [
+            e for e, b in zip(shown["expected"], shown["boundaries"], strict=True) if b == boundary
+        ]
+        assert len(members) == 10
+        assert sum(members) / 160 == pytest.approx(seats)
+
+
+def test_simulation_is_audited_and_shown_by_tier_and_by_client() -> None:
+    audit = facts(f"{PAPER} --beta 0.75 --simulate")["audit"]
+    assert sum(audit["realised"]) == 6 * 160
+    assert audit["p_value"] > 0.01
+    text = output(f"{PAPER} --beta 0.75 --simulate")
+    assert "expected per round" in text
+    assert "sampling audit: participations as expected" in text
+    rows = [line.split("│")[1:-1] for line in text.splitlines() if line.startswith("│")]
+    tiers, clients = rows[:3], rows[3:]
+    assert [row[2].strip() for row in tiers] == ["5", "0.5", "0.5"]
+    assert [int(row[3]) for row in clients] == audit["realised"]
+
+
+def test_large_fleet_is_shown_by_tier_only() -> None:
+    text = output("--clients 2000 --cohort 100 --rounds 3")
+    assert "2000 clients: --json lists each of them" in text
+    assert len(text.splitlines()) < 12
+
+
+def test_schedule_meets_its_coverage() -> None:
+    words = f"{PAPER} --schedule coverage --beta 0.9 --beta-end 0.1 --min-participations 20"
+    assert min(facts(words)["expected"]) == pytest.approx(20)
+
+
+def test_cohorts_are_those_of_a_run_with_the_same_settings(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    options = {"beta": 0.6, "beta_end": 0.2, "beta_schedule": "linear", "local_steps": 1}
+    run = hofl.run(quick(tiny_folder, rounds=4, method=options), tmp_path / "run")
+    words = "--clients 6 --cohort 3 --boundaries 1,2,3 --blocks 4 --rounds 4 --seed 5 --simulate"
+    shown = facts(f"{words} --beta 0.6 --beta-end 0.2 --schedule linear")
+    assert shown["audit"] == run.summary["audit"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--cohort 31", "cohort of 31 cannot be drawn from 30 clients"),
+        ("--boundaries 8,40", "--boundaries holds 40, but the model has 28 blocks"),
+        ("--boundaries 8,x", "--boundaries '8,x': write whole numbers"),
+        ("--beta 1", "beta must lie in [0, 1), got 1.0"),
+        ("--beta nan", "beta must lie in [0, 1), got nan"),
+        ("--schedule sine", "unknown beta_schedule 'sine'"),
+        ("--schedule coverage --min-participations 33", "KT/N = 32 per client"),
+    ],
+)
+def test_a_mistake_is_one_clear_error(words: str, message: str) -> None:
+    error = CliRunner().invoke(app, ["sample", *words.split()]).exception
+    assert isinstance(error, hofl.HoflError)
+    assert message in str(error)
+    assert "\n" not in str(error)
