@@ -15,7 +15,7 @@ LAYERS = [
     {"errors", "version", "process"},
     {"randomness", "layout", "batch"},
     {"directions", "optim", "memory"},
-    {"messages", "sampling", "data", "models"},
+    {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
     {"algorithm"},
     {"client"},
@@ -85,10 +85,11 @@ def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> No
     assert users <= homes
 
 
-def test_server_side_and_sampling_load_without_the_model_libraries() -> None:
+def test_server_side_sampling_and_theory_load_without_the_model_libraries() -> None:
     for modules, banned in (
         ("hofl.algorithm, hofl.server.checks", ("transformers", "peft")),
         ("hofl.sampling.policies", ("torch", "transformers")),
+        ("hofl.theory.tradeoff, hofl.theory.descent, hofl.theory.trajectory", ("torch", "scipy")),
     ):
         code = f"import sys; import {modules}; print([b for b in {banned!r} if b in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
