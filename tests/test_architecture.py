@@ -20,7 +20,7 @@ LAYERS = [
     {"algorithm"},
     {"client"},
     {"experiment", "recipes"},
-    {"engines"},
+    {"engines", "report"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -73,6 +73,8 @@ def test_imports_point_downwards(path: Path) -> None:
         ("typer", {"cli"}),
         ("rich", {"cli"}),
         ("pydantic", {"experiment"}),
+        ("plotly", {"report"}),
+        ("matplotlib", {"report"}),
         ("flwr", set()),
     ],
 )
@@ -89,7 +91,7 @@ def test_server_side_sampling_and_theory_load_without_the_model_libraries() -> N
     for modules, banned in (
         ("hofl.algorithm, hofl.server.checks", ("transformers", "peft")),
         ("hofl.sampling.policies", ("torch", "transformers")),
-        ("hofl.theory.tradeoff, hofl.theory.descent, hofl.theory.trajectory", ("torch", "scipy")),
+        ("hofl.theory.study, hofl.theory.descent, hofl.theory.trajectory", ("torch", "scipy")),
     ):
         code = f"import sys; import {modules}; print([b for b in {banned!r} if b in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

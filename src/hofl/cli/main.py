@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hofl.cli import demo, methods, models, run
+from hofl.cli import demo, methods, models, run, theory
 from hofl.errors import HoflError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
+app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
 
 
 def main() -> None:
