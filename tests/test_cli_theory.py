@@ -61,6 +61,14 @@ def test_best_beta_falls_as_zeta_rises():
     assert theorem[-1] < 0.1
 
 
+def test_best_beta_keeps_to_the_skew_the_theorem_allows():
+    """a_H = 0.05, N/K = 5: 0.05 * 4 beta^2 <= 1/12 means beta <= 0.645."""
+    best = study("theory", "--zeta2", "0", "--affine", "0.05")["best_beta"]
+    *common, own_floor = best.values()
+    assert common == [[pytest.approx(0.64)]] * 3
+    assert own_floor == [0]
+
+
 def test_a_first_order_fleet_needs_no_radius_and_prefers_nobody():
     found = study("theory", "--boundaries", "0")
     assert found["policies"][0]["mu_max"] is None

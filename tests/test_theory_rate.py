@@ -1,6 +1,5 @@
-"""The formal theorem: constants against the proof's own chain, special cases, the trade-off."""
+"""The formal theorem: constants by hand and against the proof's own chain, special cases."""
 
-import itertools
 import math
 
 import numpy as np
@@ -12,23 +11,9 @@ from hofl.theory import rate, trajectory
 from hofl.theory.assumptions import Constants
 from hofl.theory.descent import round_variance_bound
 from hofl.theory.moments import kappa, nu, rho_squared
-from hofl.theory.tradeoff import (
-    Point,
-    conditions,
-    formal_curve,
-    informal_curve,
-    own_floor_zeros,
-    point,
-    special_cases,
-)
+from hofl.theory.tradeoff import point, special_cases
 
 TIERS = np.repeat([8.0, 16.0, 24.0], 10)
-BETAS = np.linspace(0, 0.9, 91)
-
-
-def points(dims: np.ndarray, q: int = 2, cohort: int = 6) -> list[Point]:
-    shares = [DimensionAware(beta).marginals(dims / q, cohort, 0) for beta in BETAS]
-    return [point(b, p, dims, q, cohort) for b, p in zip(BETAS, shares, strict=True)]
 
 
 def test_constants_of_a_small_fleet_worked_by_hand():
@@ -36,6 +21,7 @@ def test_constants_of_a_small_fleet_worked_by_hand():
     constants = Constants(heterogeneity=2.0, gap=3.0)
     zero = 1 + (30 + 24) * (64 + 8 + 2) + 108 + 12
     assert rate.c_0(constants, 2, 0.5) == zero == 4117
+    assert rate.c_0_coverage_free(constants, 2) == 1 + 26 * 74 + 104 + 12
     assert rate.c_star(constants, 2, 0.5, zero) == 144 * 4117**2
     assert rate.c_rate(constants, zero) == 12 + 20 * 4117
     p, dims = np.array([0.75, 0.25]), np.array([4, 12])
@@ -48,15 +34,56 @@ def test_constants_of_a_small_fleet_worked_by_hand():
     assert rate.bound(constants, p, dims, 2, 100, 0.5) == pytest.approx(expected, rel=1e-15)
 
 
-@pytest.mark.parametrize("which", ["epsilon", "smoothness"])
-def test_each_branch_of_c_star_can_decide(which: str):
-    tame = Constants(smoothness=1e-9, surrogate_smoothness=0, noise=0)
-    assert rate.c_star(tame, 1, 1.0, 0.0) == 1
-    wild = Constants(smoothness=0.3 if which == "smoothness" else 100.0)
-    reach = 2 * 4 / 0.5
-    expected = {"epsilon": (reach * 100) ** 2, "smoothness": 8 * 0.09 * (1 + reach)}[which]
-    bigger = max(expected, (reach * wild.smoothness) ** 2, 8 * wild.smoothness**2 * (1 + reach))
-    assert rate.c_star(wild, 4, 0.5, 0.0) == pytest.approx(bigger)
+@pytest.mark.parametrize(
+    ("smoothness", "clients", "epsilon", "zero", "expected"),
+    [
+        (1e-9, 1, 1.0, 0.0, 1),
+        (1.0, 1, 1.0, 0.0, 8 * 3),  # drift: 8 L^2 (1 + 2N/eps)
+        (100.0, 4, 0.5, 0.0, 1600**2),  # variance: (2NL/eps)^2
+        (1.0, 4, 0.5, 7.0, 144 * 49 * 1.21),  # absorption, a_H = 0.1
+    ],
+)
+def test_each_branch_of_c_star_can_decide(
+    smoothness: float, clients: int, epsilon: float, zero: float, expected: float
+):
+    constants = Constants(smoothness=smoothness, affine=0.1)
+    assert rate.c_star(constants, clients, epsilon, zero) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_expanded_error_holds_at_the_largest_stable_step_for_both_centres(seed: int):
+    """Eq. (aggregate-error-expanded), and its form without epsilon from which 26 and 52 come.
+
+    C_0 only collects these coefficients: 26 = 3 + 3 + 12 + 8 and 52 = 4 + 48 without epsilon.
+    """
+    rng = np.random.default_rng(seed)
+    clients, q, steps = int(rng.integers(2, 7)), int(rng.integers(1, 4)), 1 + seed % 4
+    cohort = int(rng.integers(1, clients + 1))
+    dims = rng.choice([0, 1, 2, 8], size=clients)
+    beta = rng.uniform(0, 0.95)
+    p, epsilon = DimensionAware(beta).marginals(dims, cohort, seed), 1 - beta
+    kappas, mu = kappa(dims, q), 10 ** rng.uniform(-3, 0)
+    limits = [1 / steps, cohort / max(kappas.max(), 1e-9)]
+    limits.append(math.sqrt(1 / 8 / (1 + kappas.max())) / max(steps - 1, 1e-9))
+    eta = min(limits)  # L = 1
+    g = rng.normal(size=(clients, 3)) * rng.choice([0.1, 1, 10], size=(clients, 1))
+    mean, squares = g.mean(axis=0), (g**2).sum(axis=1)
+    spread = float(((g - mean) ** 2).sum(axis=1).mean())
+    bottom = squares * (dims > 0)
+    rhos, nus = rho_squared(dims, mu, 1.0), nu(dims, q, mu, 1.0, noise=rng.exponential())
+    radii = trajectory.drift_radius(eta, steps, kappas, nus, squares, bottom)
+    local = trajectory.local_variance_bound(radii, rhos, kappas, nus, bottom, steps, 1.0)
+    away = rng.normal(size=g.shape)
+    away *= (np.sqrt(radii) + np.sqrt(rhos))[:, None] / np.linalg.norm(away, axis=1, keepdims=True)
+    bias = ((p @ (g + away) - mean) ** 2).sum()
+    rest = 3 * rate.chi_squared(p) * spread
+    rest += eta / cohort * (12 * p @ (squares + kappas * bottom) + 3 * p @ nus)
+    forms = [(None, 30 + 12 / epsilon, 18 + 12 / epsilon, 6), (mean, 26, 14, 4)]
+    for centre, drift, remainder, disagreement in forms:
+        error = bias + eta * steps * round_variance_bound(p, cohort, local, g + away, centre)
+        limit = rest + drift * p @ radii + remainder * p @ rhos
+        limit += disagreement * clients * eta * steps / cohort * spread
+        assert error <= limit * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -136,69 +163,6 @@ def test_known_rates_are_recovered_to_rounding():
         value = rate.bound(constants, u, dims, q, rounds, 1.0)
         assert value == pytest.approx(factor * expected[name], rel=1e-14)
         assert DimensionAware(0.75).marginals(dims / q, 6, 0) == pytest.approx(u, abs=0)
-
-
-def test_beta_costs_beta_squared_times_n_over_k_minus_one():
-    for x in points(TIERS):
-        assert x.skew == pytest.approx(x.beta**2 * (30 / 6 - 1), abs=1e-12)
-        assert x.dimension == pytest.approx(1 + (16 - 8 * x.beta) / 2)
-        assert x.least == pytest.approx(1 - x.beta)
-
-
-@pytest.mark.parametrize("per_block", [1, 40, 38_912])
-def test_the_best_beta_falls_as_the_clients_disagree_more(per_block: int):
-    """At the shortest horizon the theorem covers, from the largest beta down to nearly none."""
-    sweep = points(TIERS * per_block)
-    plain = Constants()
-    zero = rate.c_0(plain, 30, 0.1)
-    rounds = rate.horizon(rate.c_star(plain, 30, 0.1, zero), sweep[0].dimension)
-    zetas = [0, 1e-3, 1e-2, 1e-1, 1, 10]
-    best = [formal_curve(sweep, Constants(heterogeneity=z), rounds, zero).best() for z in zetas]
-    assert best[0] == pytest.approx(0.9)
-    assert best[-1] < 0.05
-    assert all(a >= b for a, b in itertools.pairwise(best))
-    informal = [informal_curve(sweep, z, sweep[0].dimension).best() for z in zetas]
-    assert informal[0] == pytest.approx(0.9)
-    assert informal[-1] < 0.05
-    assert all(a >= b for a, b in itertools.pairwise(informal))
-
-
-def test_best_beta_is_the_stationary_point_of_the_closed_form():
-    """sqrt(D/T) + zeta^2 chi^2 with D = a - b beta: -b / (2 sqrt(D T)) + 8 zeta^2 beta = 0."""
-    sweep = points(TIERS)
-    found = informal_curve(sweep, 0.05, 100.0).best()
-    slope = -4 / (2 * math.sqrt((9 - 4 * found) * 100)) + 8 * 0.05 * found
-    neighbours = [
-        -4 / (2 * math.sqrt((9 - 4 * b) * 100)) + 0.4 * b for b in (found - 0.01, found + 0.01)
-    ]
-    assert neighbours[0] < 0 < neighbours[1]
-    assert abs(slope) < 0.01
-
-
-def test_each_policys_own_floor_makes_the_formal_bound_grow_with_beta():
-    """At zeta = 0, epsilon = 1 - beta in C_0 outweighs the smaller dimension (docs/theory.md)."""
-    sweep, plain = points(TIERS * 38_912), Constants()
-    own = formal_curve(sweep, plain, 1e20, own_floor_zeros(sweep, plain, 30))
-    assert own.best() == 0
-    assert (np.diff(own.total) > 0).all()
-    free = formal_curve(sweep, plain, 1e20, rate.c_0_coverage_free(plain, 30))
-    assert free.best() == pytest.approx(0.9)
-
-
-def test_failing_assumptions_are_named():
-    sweep = points(TIERS)
-    skewed, plain = sweep[-1], Constants(affine=0.05)
-    found = {c.name.split()[0]: c.holds for c in conditions(skewed, plain, 30, 0.1, 160, mu=1e-3)}
-    assert found == {
-        "coverage": True,
-        "capacity": True,
-        "skew": False,  # 0.05 * 0.81 * 4 = 0.162
-        "horizon": False,
-        "radius": True,
-    }
-    assert not conditions(skewed, plain, 30, 0.2, 160)[0].holds
-    long = conditions(sweep[0], Constants(), 30, 0.1, 1e14, mu=1.0)
-    assert [c.holds for c in long] == [True, True, True, True, False]
 
 
 @pytest.mark.parametrize(

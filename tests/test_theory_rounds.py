@@ -214,6 +214,18 @@ def test_skewed_sampling_helps_like_clients_and_hurts_unlike_ones_in_real_runs()
     assert uniform + 3 * math.hypot(e1, e2) < skewed
 
 
+def test_trajectory_lemma_and_descent_guarantee_worked_by_hand():
+    """E = 3, eta = 1/2, kappa = 2, nu = 5, ||g||^2 = 3, ||Pi g||^2 = 1, rho^2 = 4, L = 2."""
+    one, two, five = np.array([1.0]), np.array([2.0]), np.array([5.0])
+    radius = local.drift_radius(0.5, 3, two, five, np.array([3.0]), one)
+    assert radius[0] == 2 * 1 * (4 * (3 + 2 * 1) + 5)  # tau = 1
+    assert local.mean_update_error(radius, np.array([4.0]), 2.0)[0] == 2 * 4 * 50 + 2 * 4
+    variance = local.local_variance_bound(radius, np.array([4.0]), two, five, one, 3, 2.0)
+    assert variance[0] == 3 * 200 + 3 * 4 + (4 * 2 * 1 + 4 * 2 * 200 + 5)
+    found = descent_bound(3.0, 2.0, 0.25, np.array([1.0, 3.0]), np.array([4.0, 8.0]))
+    assert found == 2 * 3 / 0.5 + 2 + 0.5 * 6
+
+
 def test_too_long_a_step_is_refused():
     with pytest.raises(HoflError, match=r"h = eta E must lie in \(0, 1/L\]"):
         descent_bound(1.0, 2.0, 0.6, np.zeros(3), np.zeros(3))
