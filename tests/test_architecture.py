@@ -15,12 +15,12 @@ LAYERS = [
     {"errors", "version", "process"},
     {"randomness", "layout", "batch"},
     {"directions", "optim", "memory"},
-    {"messages", "sampling", "data", "models"},
+    {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
     {"algorithm"},
     {"client"},
     {"experiment", "recipes"},
-    {"engines"},
+    {"engines", "report"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -78,6 +78,8 @@ def test_imports_point_downwards(path: Path) -> None:
         ("pydantic", {"experiment"}),
         ("clarabel", {"sampling"}),
         ("scipy", {"sampling"}),
+        ("plotly", {"report"}),
+        ("matplotlib", {"report"}),
         ("flwr", set()),
     ],
 )
@@ -90,10 +92,11 @@ def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> No
     assert users <= homes
 
 
-def test_server_side_and_sampling_load_without_the_model_libraries() -> None:
+def test_server_side_sampling_and_theory_load_without_the_model_libraries() -> None:
     for modules, banned in (
         ("hofl.algorithm, hofl.server.checks", ("transformers", "peft")),
         (SAMPLING, ("torch", "transformers", "scipy", "clarabel")),
+        ("hofl.theory.study, hofl.theory.descent, hofl.theory.trajectory", ("torch", "scipy")),
     ):
         code = f"import sys; import {modules}; print([b for b in {banned!r} if b in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -89,10 +89,14 @@ class RoundTally:
         self.peaks[str(upload.boundary)] = int(upload.metrics.peak_bytes)
 
     def snr(self) -> float | None:
-        """Signal-to-noise ratio of the scalars; 0 when they all vanished, None without a check."""
+        """Signal-to-noise ratio of the scalars; None without a check.
+
+        A scalar's rounding error has variance v at mu and v / 4 at 2 mu: the squared differences
+        sum to 5/4 of the noise, and the squared scalars hold the noise once beside the signal.
+        """
         if not self.checks:
             return None
-        return self.signal / max(self.noise, 1e-30) if self.signal else 0.0
+        return max(0.0, 1.25 * self.signal / max(self.noise, 1e-30) - 1.0)
 
     def row(self, round_number: int, seconds: float) -> dict[str, Any]:
         """The round's line in metrics.jsonl."""
