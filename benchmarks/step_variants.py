@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from hofl.batch import Batch
 from hofl.directions import DirectionKey
 from hofl.local.rules import resolve
+from hofl.local.site import Site
 from hofl.messages import LocalRule
 from hofl.models.split import SplitModel
 from hofl.optim import AdamW, add_proximal
@@ -76,7 +77,7 @@ def hybrid_step(model: SplitModel, batch: Batch, b: int, e: int) -> Step:
     state_zo, state_fo = RULE.optimizer.init(w_zo), RULE.optimizer.init(w_fo)
 
     def step() -> None:
-        forward = bottom.forward(model, batch.input_ids, b, key, e)
+        forward = bottom.forward(Site(model, batch.input_ids, b, key, e))
         inputs = model.inputs(batch.input_ids)
         feedback = surrogate(model, forward.z, inputs, batch, b)
         estimate = forward.gradient(feedback)

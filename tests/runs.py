@@ -1,5 +1,6 @@
 """Configurations of quick runs, and how a run's result is compared bit for bit."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,18 @@ def adapter_bytes(run: Path) -> bytes:
 def start_cli(*words: str) -> subprocess.Popen[str]:
     """The command line in a process of its own."""
     command = [sys.executable, "-m", "hofl.cli.main", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def as_from_a_terminal() -> None:
+        # A test run started in the background passes an ignored Ctrl-C on to its children.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=as_from_a_terminal,
+    )
 
 
 def run_cli(*words: str, timeout: float = 300) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from hofl.directions import DirectionKey, direction
 from hofl.evaluation.accuracy import evaluate
 from hofl.local.bottom import BottomGradient, ZerothOrder
 from hofl.local.estimators import ESTIMATORS
+from hofl.local.site import Site
 from hofl.local.surrogates import linear
 from hofl.models.split import SplitModel
 from models import CONFIGS, VOCABULARY, batch, tiny
@@ -100,7 +101,7 @@ def probe(
     """The bottom's gradient of one local step at boundary 2, with its error check."""
     data, key = batch(stream), DirectionKey(seed=5, round=2, stream=stream)
     bottom = ZerothOrder(ESTIMATORS[estimator](mu), 2)
-    forward = bottom.forward(model, data.input_ids, 2, key, step)
+    forward = bottom.forward(Site(model, data.input_ids, 2, key, step))
     return forward.gradient(linear(model, forward.z, model.inputs(data.input_ids), data, 2))
 
 

@@ -17,6 +17,7 @@ from hofl.engines.rounds import RoundTally
 from hofl.experiment.build import build
 from hofl.experiment.runs import RunDirectory
 from hofl.local.estimators import ESTIMATORS
+from hofl.local.site import Site
 from hofl.local.surrogates import end_to_end, linear
 from models import batch, tiny
 from runs import adapter_bytes, quick, run_cli
@@ -79,7 +80,7 @@ def test_estimators_and_surrogates_agree_in_every_precision(
     found = []
     for name, surrogate in itertools.product(ESTIMATORS, (linear, end_to_end)):
         key = DirectionKey(1, 2, 3)
-        probe = ESTIMATORS[name](1e-3).probe(model, data.input_ids, 2, 3, key, 0)
+        probe = ESTIMATORS[name](1e-3).probe(Site(model, data.input_ids, 2, key, 0), 3)
         found.append(probe.scalars(surrogate(model, probe.z, inputs, data, 2)))
     exact = found[-1]
     for scalars in found:

@@ -9,6 +9,7 @@ import torch
 from hofl.batch import Batch
 from hofl.directions import DirectionKey, combine, direction
 from hofl.local.estimators import ESTIMATORS
+from hofl.local.site import Site
 from hofl.local.streams import ANCHOR, Stream, joint_pass
 from hofl.local.surrogates import end_to_end, linear
 from hofl.models.adapters import FullBlocks
@@ -36,7 +37,7 @@ def autograd_gradient(model: SplitModel, data: Batch) -> torch.Tensor:
 def probe_scalars(
     model: SplitModel, data: Batch, boundary: int, estimator: str, mu: float, q: int = 4
 ) -> torch.Tensor:
-    probe = ESTIMATORS[estimator](mu).probe(model, data.input_ids, boundary, q, KEY, 0)
+    probe = ESTIMATORS[estimator](mu).probe(Site(model, data.input_ids, boundary, KEY, 0), q)
     inputs = model.inputs(data.input_ids)
     return probe.scalars(linear(model, probe.z, inputs, data, boundary))
 
@@ -99,7 +100,7 @@ def test_differences_converge_to_the_derivative_at_their_order(estimator: str, o
 def test_end_to_end_and_linear_surrogates_agree_to_first_order(estimator: str) -> None:
     model, data = tiny("qwen2"), batch(3)
     inputs = model.inputs(data.input_ids)
-    probe = ESTIMATORS[estimator](1e-3).probe(model, data.input_ids, 2, 4, KEY, 0)
+    probe = ESTIMATORS[estimator](1e-3).probe(Site(model, data.input_ids, 2, KEY, 0), 4)
     straight = probe.scalars(linear(model, probe.z, inputs, data, 2))
     through = probe.scalars(end_to_end(model, probe.z, inputs, data, 2))
     tolerance = 1e-5 if estimator == "forward-mode" else 0.02
@@ -117,7 +118,7 @@ def test_joint_pass_equals_the_streams_run_one_after_another(
     start = model.w.clone()
     streams = [ANCHOR, Stream(0, 0.1), Stream(1, 0.1), Stream(0, -0.1)]
     for boundary in (1, 3):
-        joint = joint_pass(model, data.input_ids, boundary, streams, KEY, 7)
+        joint = joint_pass(Site(model, data.input_ids, boundary, KEY, 7), streams)
         for stream, z in zip(streams, joint, strict=True):
             model.load(start + stream.scale * whole_direction(model, 7, stream.j))
             with torch.no_grad():
@@ -147,7 +148,7 @@ def test_mean_of_many_estimates_converges_to_the_gradient_at_the_predicted_rate(
         squared = []
         for step in range(24):
             estimator = ESTIMATORS["forward-mode"](0.0)
-            probe = estimator.probe(model, data.input_ids, boundary, q, KEY, step)
+            probe = estimator.probe(Site(model, data.input_ids, boundary, KEY, step), q)
             inputs = model.inputs(data.input_ids)
             s = probe.scalars(linear(model, probe.z, inputs, data, boundary))
             out = torch.empty(cut)

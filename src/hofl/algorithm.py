@@ -15,6 +15,7 @@ from hofl.batch import Batch
 from hofl.directions import combine
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
+from hofl.local.site import Site
 from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
 from hofl.server.aggregate import BlockWeights, RunningMean
@@ -40,7 +41,7 @@ def client_update(
     state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
     scalars, losses, judged, examples = [], [], [], 0
     for e, batch in enumerate(batches):
-        forward = bottom.forward(model, batch.input_ids, b, plan.key, e)  # z, keeping no activation
+        forward = bottom.forward(Site(model, batch.input_ids, b, plan.key, e))  # z, no graph
         inputs = model.inputs(batch.input_ids)
         feedback = surrogate(model, forward.z, inputs, batch, b)  # g_FO and delta, Eq. (3)
         estimate = forward.gradient(feedback)  # s and g_ZO, Eqs. (4)-(6)

@@ -9,10 +9,10 @@ from hofl.cli.progress import size
 
 
 def summary_table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """One line per run: accuracy before and after, memory, bytes, time."""
+    """One line per run: accuracy before and after, memory of a client, bytes, training time."""
     table = Table(title=None)
-    table.add_column("method")
-    for column in ("before", "after", "client peak memory", "uplink", "downlink", "training"):
+    table.add_column("method", no_wrap=True)
+    for column in ("before", "after", "peak memory", "uplink", "downlink", "time"):
         table.add_column(column, justify="right")
     for row in summaries:
         table.add_row(
@@ -32,4 +32,8 @@ def _range(sizes: Collection[int]) -> str:
     if not sizes:
         return "-"
     least, most = size(min(sizes)), size(max(sizes))
-    return most if least == most else f"{least} - {most}"
+    if least == most:
+        return most
+    # One unit for both where they share it: 579.8 - 670.7 MiB.
+    value, unit = least.split()
+    return f"{value if most.endswith(unit) else least} - {most}"

@@ -14,11 +14,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hofl.directions import DirectionKey, combine
+from hofl.directions import combine
 from hofl.local.estimators import ESTIMATORS, Estimator
+from hofl.local.site import Site
 from hofl.local.surrogates import Feedback
 from hofl.messages import LocalRule
-from hofl.models.split import SplitModel
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class BottomPass:
 class BottomRule(Protocol):
     """One way for the bottom segment to learn."""
 
-    def forward(
-        self, model: SplitModel, input_ids: Tensor, boundary: int, key: DirectionKey, step: int
-    ) -> BottomPass:
+    def forward(self, site: Site) -> BottomPass:
         """Run the bottom without keeping activations."""
         ...
 
@@ -57,25 +55,23 @@ class ZerothOrder:
     estimator: Estimator
     num_directions: int
 
-    def forward(
-        self, model: SplitModel, input_ids: Tensor, boundary: int, key: DirectionKey, step: int
-    ) -> BottomPass:
+    def forward(self, site: Site) -> BottomPass:
         """Probe along q directions; on the first step also judge the estimate's error."""
-        estimator, q = self.estimator, self.num_directions
-        probe = estimator.probe(model, input_ids, boundary, q, key, step)
+        probe = self.estimator.probe(site, self.num_directions)
 
         def gradient(feedback: Feedback) -> BottomGradient:
             s = probe.scalars(feedback)
-            g = torch.empty(model.layout.cut(boundary))
-            combine(s.numpy(), key, step, model.layout, boundary, out=g.numpy())
+            layout = site.model.layout
+            g = torch.empty(layout.cut(site.boundary))
+            combine(s.numpy(), site.key, site.step, layout, site.boundary, out=g.numpy())
             checks, signal, noise = 0, 0.0, 0.0
             # Judged once per participation: at 2 mu rounding error halves and truncation error at
             # least doubles, so where the two estimates differ one of them is not the derivative.
-            if step == 0:
-                again = estimator.recheck(model, input_ids, boundary, key, step, feedback)
+            if site.step == 0:
+                again = self.estimator.recheck(site, feedback)
                 if again is not None:
                     checks, signal, noise = 1, s[0].item() ** 2, (s[0].item() - again) ** 2
-            return BottomGradient(g.to(model.device), s, checks, signal, noise)
+            return BottomGradient(g.to(site.model.device), s, checks, signal, noise)
 
         return BottomPass(probe.z, gradient)
 
@@ -85,12 +81,10 @@ class Frozen:
     """The bottom is only run, never changed."""
 
     @torch.no_grad()
-    def forward(
-        self, model: SplitModel, input_ids: Tensor, boundary: int, key: DirectionKey, step: int
-    ) -> BottomPass:
+    def forward(self, site: Site) -> BottomPass:
         """One plain forward pass."""
-        inputs = model.inputs(input_ids)
-        z = model.forward(inputs.hidden, inputs, 0, boundary)
+        inputs = site.model.inputs(site.input_ids)
+        z = site.model.forward(inputs.hidden, inputs, 0, site.boundary)
         return BottomPass(z, lambda _feedback: BottomGradient(None, torch.zeros(0)))
 
 
@@ -99,11 +93,10 @@ class Recompute:
     """Exact bottom gradients: keep each block's input, re-run blocks from the boundary down."""
 
     @torch.no_grad()
-    def forward(
-        self, model: SplitModel, input_ids: Tensor, boundary: int, key: DirectionKey, step: int
-    ) -> BottomPass:
+    def forward(self, site: Site) -> BottomPass:
         """Run the bottom, keeping one [B, T, D] tensor per block."""
-        inputs = model.inputs(input_ids)
+        model, boundary = site.model, site.boundary
+        inputs = model.inputs(site.input_ids)
         entries = [inputs.hidden]
         for index in range(boundary):
             entries.append(model.block(index, entries[-1], inputs))

@@ -13,10 +13,9 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hofl.directions import DirectionKey
-from hofl.local.streams import ANCHOR, Stream, direction_tensor, joint_pass
+from hofl.local.site import Site
+from hofl.local.streams import ANCHOR, Stream, direction_at, joint_pass
 from hofl.local.surrogates import Feedback
-from hofl.models.split import SplitModel
 
 
 @dataclass(frozen=True)
@@ -35,27 +34,11 @@ class Probe:
 class Estimator(Protocol):
     """Probes the bottom along q directions."""
 
-    def probe(
-        self,
-        model: SplitModel,
-        input_ids: Tensor,
-        boundary: int,
-        num_directions: int,
-        key: DirectionKey,
-        step: int,
-    ) -> Probe:
+    def probe(self, site: Site, num_directions: int) -> Probe:
         """Run the anchor and whatever else the estimate needs."""
         ...
 
-    def recheck(
-        self,
-        model: SplitModel,
-        input_ids: Tensor,
-        boundary: int,
-        key: DirectionKey,
-        step: int,
-        feedback: Feedback,
-    ) -> float | None:
+    def recheck(self, site: Site, feedback: Feedback) -> float | None:
         """s_1 again at twice the radius, to judge its error by; None when the estimate is exact."""
         ...
 
@@ -76,37 +59,21 @@ class FiniteDifference:
     offsets: tuple[float, ...]
     weights: tuple[float, ...]
 
-    def probe(
-        self,
-        model: SplitModel,
-        input_ids: Tensor,
-        boundary: int,
-        num_directions: int,
-        key: DirectionKey,
-        step: int,
-    ) -> Probe:
+    def probe(self, site: Site, num_directions: int) -> Probe:
         """Anchor and perturbed streams through the bottom in one joint pass."""
         moves = [
             Stream(j, offset * self.radius)
             for j in range(num_directions)
             for offset in self.offsets
         ]
-        z, *moved = joint_pass(model, input_ids, boundary, [ANCHOR, *moves], key, step)
+        z, *moved = joint_pass(site, [ANCHOR, *moves])
 
         return Probe(z, lambda feedback: self._scalars(feedback, moved, self.radius))
 
-    def recheck(
-        self,
-        model: SplitModel,
-        input_ids: Tensor,
-        boundary: int,
-        key: DirectionKey,
-        step: int,
-        feedback: Feedback,
-    ) -> float:
+    def recheck(self, site: Site, feedback: Feedback) -> float:
         """s_1 at 2 mu. The anchor is known, so only the moved streams run."""
         streams = [Stream(0, 2 * offset * self.radius) for offset in self.offsets]
-        moved = joint_pass(model, input_ids, boundary, streams, key, step)
+        moved = joint_pass(site, streams)
         return self._scalars(feedback, moved, 2 * self.radius).item()
 
     def _scalars(self, feedback: Feedback, moved: list[Tensor], radius: float) -> Tensor:
@@ -119,19 +86,9 @@ class FiniteDifference:
 class ForwardMode:
     """s_j = exact directional derivative by forward-mode differentiation; there is no mu."""
 
-    def probe(
-        self,
-        model: SplitModel,
-        input_ids: Tensor,
-        boundary: int,
-        num_directions: int,
-        key: DirectionKey,
-        step: int,
-    ) -> Probe:
+    def probe(self, site: Site, num_directions: int) -> Probe:
         """One dual-number pass through the bottom per direction."""
-        passes = [
-            _dual_pass(model, input_ids, boundary, key, step, j) for j in range(num_directions)
-        ]
+        passes = [_dual_pass(site, j) for j in range(num_directions)]
         tangents = [tangent for _, tangent in passes]
 
         def scalars(feedback: Feedback) -> Tensor:
@@ -139,33 +96,24 @@ class ForwardMode:
 
         return Probe(passes[0][0], scalars)
 
-    def recheck(
-        self,
-        model: SplitModel,
-        input_ids: Tensor,
-        boundary: int,
-        key: DirectionKey,
-        step: int,
-        feedback: Feedback,
-    ) -> None:
+    def recheck(self, site: Site, feedback: Feedback) -> None:
         """Nothing to judge: there is no radius."""
         return None
 
 
 @torch.no_grad()
-def _dual_pass(
-    model: SplitModel, input_ids: Tensor, boundary: int, key: DirectionKey, step: int, j: int
-) -> tuple[Tensor, Tensor]:
+def _dual_pass(site: Site, j: int) -> tuple[Tensor, Tensor]:
     """z_0 and its derivative along u_j, both [B, T, D]."""
-    inputs = model.inputs(input_ids)
+    model = site.model
+    inputs = model.inputs(site.input_ids)
     hidden = inputs.hidden
     # The fused attention kernels have no forward-mode rule; the plain one does.
     with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-        for index in range(boundary):
+        for index in range(site.boundary):
             values = {}
             for c in model.layout.by_block[index]:
                 anchor = model.w[c.start : c.stop].view(c.shape)
-                tangent = direction_tensor(key, step, j, c, model.device)
+                tangent = direction_at(site, j, c)
                 values[c.name] = forward_ad.make_dual(anchor, tangent)
             hidden = model.block(index, hidden, inputs, values)
         z, tangent = forward_ad.unpack_dual(hidden)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hofl.directions import DirectionKey, direction
+from hofl.directions import direction
 from hofl.layout import Coordinate
+from hofl.local.site import Site
 from hofl.models.adapters import ADAPTER, lora_layers
 from hofl.models.split import SplitModel
 
@@ -31,43 +32,35 @@ ANCHOR = Stream(j=0, scale=0.0)
 
 
 @torch.no_grad()
-def joint_pass(
-    model: SplitModel,
-    input_ids: Tensor,
-    boundary: int,
-    streams: Sequence[Stream],
-    key: DirectionKey,
-    step: int,
-) -> list[Tensor]:
+def joint_pass(site: Site, streams: Sequence[Stream]) -> list[Tensor]:
     """Boundary activations [B, T, D] of all streams, without a graph."""
+    model = site.model
     if all(".lora_A." in c.name or ".lora_B." in c.name for c in model.layout.coordinates):
-        inputs = model.inputs(input_ids.repeat(len(streams), 1))
+        inputs = model.inputs(site.input_ids.repeat(len(streams), 1))
         hidden = inputs.hidden  # [S * B, T, D], stream-major
-        for index in range(boundary):
-            with _stacked_lora(model, index, stream_values(model, index, streams, key, step)):
+        for index in range(site.boundary):
+            with _stacked_lora(model, index, stream_values(site, index, streams)):
                 hidden = model.block(index, hidden, inputs)
         return list(hidden.chunk(len(streams)))
     # Whole weights are perturbed, so no product can be shared: each stream runs by itself.
-    inputs = model.inputs(input_ids)
+    inputs = model.inputs(site.input_ids)
     outputs = [inputs.hidden] * len(streams)
-    for index in range(boundary):
-        values = stream_values(model, index, streams, key, step)
+    for index in range(site.boundary):
+        values = stream_values(site, index, streams)
         for s, hidden in enumerate(outputs):
             mine = {name: stacked[s] for name, stacked in values.items()}
             outputs[s] = model.block(index, hidden, inputs, mine)
     return outputs
 
 
-def stream_values(
-    model: SplitModel, index: int, streams: Sequence[Stream], key: DirectionKey, step: int
-) -> dict[str, Tensor]:
+def stream_values(site: Site, index: int, streams: Sequence[Stream]) -> dict[str, Tensor]:
     """Parameters of one block in every stream, [S, *shape] by name within the block."""
     values = {}
-    for c in model.layout.by_block[index]:
-        anchor = model.w[c.start : c.stop].view(c.shape)
+    for c in site.model.layout.by_block[index]:
+        anchor = site.model.w[c.start : c.stop].view(c.shape)
         stacked = anchor.expand(len(streams), *c.shape).clone()
         for j in sorted({stream.j for stream in streams if stream.scale}):
-            u = direction_tensor(key, step, j, c, model.device)
+            u = direction_at(site, j, c)
             for s, stream in enumerate(streams):
                 if stream.scale and stream.j == j:
                     stacked[s].add_(u, alpha=stream.scale)
@@ -75,12 +68,10 @@ def stream_values(
     return values
 
 
-def direction_tensor(
-    key: DirectionKey, step: int, j: int, coordinate: Coordinate, device: torch.device
-) -> Tensor:
-    """u_j for one parameter, in its shape, on the device."""
-    values = direction(key, step, j, coordinate.index, coordinate.size)
-    return torch.from_numpy(values).view(coordinate.shape).to(device)
+def direction_at(site: Site, j: int, coordinate: Coordinate) -> Tensor:
+    """u_j for one parameter, in its shape, on the model's device."""
+    values = direction(site.key, site.step, j, coordinate.index, coordinate.size)
+    return torch.from_numpy(values).view(coordinate.shape).to(site.model.device)
 
 
 @contextmanager
