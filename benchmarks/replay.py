@@ -43,7 +43,7 @@ def measure(repeats: int) -> Subject:
 
     variants = {name: replay_with(plan) for name, plan in plans.items()}
     variants["directions"] = lambda: _directions(plans["SGD"], layout)
-    times = interleave(variants, 6 * repeats, loops=LOOPS)  # milliseconds each: take many
+    times = interleave(variants, repeats, loops=LOOPS)
 
     alone = times["directions"]
     rows: list[dict[str, Cell]] = []

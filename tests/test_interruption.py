@@ -29,9 +29,13 @@ def expected(config: ExperimentConfig, tmp_path_factory: pytest.TempPathFactory)
     return adapter_bytes(result.path)
 
 
-def write(config: ExperimentConfig, path: Path) -> str:
-    path.write_text(tomli_w.dumps(config.model_dump(exclude_none=True)))
-    return str(path)
+def start(config: ExperimentConfig, workers: int, run: Path) -> subprocess.Popen[str]:
+    """The run in a process of its own, with this many workers."""
+    engine = config.engine.model_copy(update={"workers": workers})
+    source = run.with_suffix(".toml")
+    chosen = config.model_copy(update={"engine": engine})
+    source.write_text(tomli_w.dumps(chosen.model_dump(exclude_none=True)))
+    return start_cli("run", str(source), "--out", str(run))
 
 
 def wait_for_rounds(process: subprocess.Popen[str], run: Path, rounds: int) -> None:
@@ -49,11 +53,8 @@ def wait_for_rounds(process: subprocess.Popen[str], run: Path, rounds: int) -> N
 def test_kill_9_in_a_round_then_resume_ends_in_the_same_bits(
     config: ExperimentConfig, expected: bytes, tmp_path: Path, workers: int
 ) -> None:
-    chosen = config.model_copy(
-        update={"engine": config.engine.model_copy(update={"workers": workers})}
-    )
     run = tmp_path / "run"
-    process = start_cli("run", write(chosen, tmp_path / "c.toml"), "--out", str(run))
+    process = start(config, workers, run)
     wait_for_rounds(process, run, 3)
     children = _children(process.pid)
     process.kill()
@@ -74,11 +75,8 @@ def test_kill_9_in_a_round_then_resume_ends_in_the_same_bits(
 def test_ctrl_c_stops_cleanly_and_can_be_resumed(
     config: ExperimentConfig, expected: bytes, tmp_path: Path, workers: int
 ) -> None:
-    chosen = config.model_copy(
-        update={"engine": config.engine.model_copy(update={"workers": workers})}
-    )
     run = tmp_path / "run"
-    process = start_cli("run", write(chosen, tmp_path / "c.toml"), "--out", str(run))
+    process = start(config, workers, run)
     wait_for_rounds(process, run, 2)
     children = _children(process.pid)
     process.send_signal(signal.SIGINT)
