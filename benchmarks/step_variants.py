@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from hofl.batch import Batch
-from hofl.directions import DirectionKey
+from hofl.batch import Batch, ChooseWord
 from hofl.local.rules import resolve
-from hofl.local.site import Site
-from hofl.messages import LocalRule
+from hofl.local.step import hybrid_gradients
+from hofl.messages import LocalRule, RoundPlan
 from hofl.models.split import SplitModel
 from hofl.optim import AdamW, add_proximal
 
@@ -38,8 +37,11 @@ def make_batch(vocabulary: int) -> Batch:
         input_ids=torch.randint(vocabulary, (BATCH, LENGTH), generator=rng),
         rows=torch.arange(BATCH),
         columns=torch.full((BATCH,), LENGTH - 1),
-        targets=torch.randint(CANDIDATES, (BATCH,), generator=rng),
-        candidates=torch.randperm(vocabulary, generator=rng)[:CANDIDATES],
+        goal=ChooseWord(
+            targets=torch.randint(CANDIDATES, (BATCH,), generator=rng),
+            candidates=torch.randperm(vocabulary, generator=rng)[:CANDIDATES],
+        ),
+        examples=BATCH,
     )
 
 
@@ -51,12 +53,12 @@ def first_order_steps(folder: str, batch: Batch) -> tuple[Step, Step]:
     peft_model = get_peft_model(model, config).train()
     trained = [p for p in peft_model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    ids, head = batch.input_ids, model.lm_head.weight[batch.candidates]  # [B, T], [C, D]
+    ids, head = batch.input_ids, model.lm_head.weight[batch.goal.candidates]  # [B, T], [C, D]
 
     def label_words() -> Tensor:
         decoder = peft_model.base_model.model.model
         hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state  # [B, T, D]
-        return cross_entropy(hidden[:, -1] @ head.T, batch.targets)
+        return cross_entropy(hidden[:, -1] @ head.T, batch.goal.targets)
 
     def vocabulary() -> Tensor:
         return peft_model(input_ids=ids, labels=ids).loss
@@ -72,21 +74,28 @@ def first_order_steps(folder: str, batch: Batch) -> tuple[Step, Step]:
 def hybrid_step(model: SplitModel, batch: Batch, b: int, e: int) -> Step:
     """Local step e of ``client_update`` at boundary b."""
     bottom, surrogate = resolve(RULE, b)
-    key, cut, w_0 = DirectionKey(0, 0, 0), model.layout.cut(b), model.w.clone()
+    cut, w_0 = model.layout.cut(b), model.w.clone()
+    plan = RoundPlan(
+        run="bench",
+        round=0,
+        client=0,
+        boundary=b,
+        seed=0,
+        layout=model.layout.digest,
+        rule=RULE,
+        w=w_0,
+    )
     w_zo, w_fo = model.w[:cut], model.w[cut:]
     state_zo, state_fo = RULE.optimizer.init(w_zo), RULE.optimizer.init(w_fo)
 
     def step() -> None:
-        forward = bottom.forward(Site(model, batch.input_ids, b, key, e))
-        inputs = model.inputs(batch.input_ids)
-        feedback = surrogate(model, forward.z, inputs, batch, b)
-        estimate = forward.gradient(feedback)
-        assert estimate.gradient is not None
+        g = hybrid_gradients(model, plan, e, [batch], bottom, surrogate)
+        assert g.bottom.gradient is not None
         with torch.no_grad():
-            add_proximal(estimate.gradient, w_zo, w_0[:cut], RULE.proximal)
-            RULE.optimizer.step(w_zo, estimate.gradient, state_zo)
-            add_proximal(feedback.top_gradient, w_fo, w_0[cut:], RULE.proximal)
-            RULE.optimizer.step(w_fo, feedback.top_gradient, state_fo)
+            add_proximal(g.bottom.gradient, w_zo, w_0[:cut], RULE.proximal)
+            RULE.optimizer.step(w_zo, g.bottom.gradient, state_zo)
+            add_proximal(g.top, w_fo, w_0[cut:], RULE.proximal)
+            RULE.optimizer.step(w_fo, g.top, state_fo)
 
     return step
 

@@ -12,7 +12,7 @@ from transformers import (
     SmolLM3Config,
 )
 
-from hofl.batch import Batch
+from hofl.batch import Batch, ChooseWord
 from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.loading import build_split
 from hofl.models.split import SplitModel
@@ -71,6 +71,6 @@ def batch(seed: int, rows: int = 3, length: int = 10) -> Batch:
         input_ids=torch.randint(3, VOCABULARY, (rows, length), generator=rng),
         rows=torch.arange(rows),
         columns=torch.randint(length // 2, length, (rows,), generator=rng),
-        targets=torch.randint(0, 4, (rows,), generator=rng),
-        candidates=torch.tensor([5, 6, 7, 8]),
+        goal=ChooseWord(torch.tensor([5, 6, 7, 8]), torch.randint(0, 4, (rows,), generator=rng)),
+        examples=rows,
     )

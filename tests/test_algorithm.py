@@ -34,7 +34,7 @@ def plan_for(model: SplitModel, boundary: int, rule: LocalRule, **fields: Any) -
 def participate(model: SplitModel, plan: RoundPlan) -> tuple[Upload, torch.Tensor]:
     """Run a client through the wire format; returns the upload and its final parameters."""
     received = RoundPlan.from_bytes(plan.to_bytes())
-    batches = [batch(step) for step in range(plan.rule.local_steps)]
+    batches = [[batch(step)] for step in range(plan.rule.local_steps)]
     upload = client_update(model, received, batches, *resolve(plan.rule, plan.boundary))
     return Upload.from_bytes(upload.to_bytes()), model.w.clone()
 
@@ -116,7 +116,7 @@ def test_boundary_zero_is_plain_federated_averaging() -> None:
     for step in range(3):  # both clients saw the same batches, so their average is either of them
         data = batch(step)
         logits = model.module(input_ids=data.input_ids).logits[data.rows, data.columns]
-        loss = torch.nn.functional.cross_entropy(logits[:, data.candidates], data.targets)
+        loss = torch.nn.functional.cross_entropy(logits[:, data.goal.candidates], data.goal.targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -146,7 +146,7 @@ def test_shared_directions_let_the_server_average_scalars() -> None:
     for client in range(3):
         model.load(start)
         plan = plan_for(model, BLOCKS, rule, client=client, shared_directions=True)
-        received = [batch(10 * client + step) for step in range(2)]
+        received = [[batch(10 * client + step)] for step in range(2)]
         upload = client_update(model, plan, received, *resolve(rule, BLOCKS))
         uploads.append(upload)
         updates.append((plan, reconstruct(plan, upload, model.layout)))

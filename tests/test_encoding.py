@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from hofl.batch import ChooseWord
 from hofl.data.encoding import EncodedSet, encode, label_tokens
 from hofl.data.task import Example, Task
 from hofl.errors import HoflError
@@ -160,8 +161,8 @@ def test_a_batch_is_padded_on_the_right_and_its_slots_are_the_last_tokens() -> N
     assert batch.rows.tolist() == [0, 1, 2]
     assert batch.columns.tolist() == [3, 1, 0]
     assert batch.input_ids[batch.rows, batch.columns].tolist() == [10, 5, 6]
-    assert batch.targets.tolist() == [2, 1, 0]
-    assert batch.candidates is not None
-    assert batch.candidates.tolist() == [21, 20, 22]
-    assert batch.input_ids.dtype == batch.targets.dtype == torch.long
+    assert isinstance(batch.goal, ChooseWord)
+    assert batch.goal.targets.tolist() == [2, 1, 0]
+    assert batch.goal.candidates.tolist() == [21, 20, 22]
+    assert batch.input_ids.dtype == batch.goal.targets.dtype == torch.long
     assert examples.batch([0, 1]).input_ids.shape == (2, 2), "no wider than its longest prompt"

@@ -101,8 +101,10 @@ def probe(
     """The bottom's gradient of one local step at boundary 2, with its error check."""
     data, key = batch(stream), DirectionKey(seed=5, round=2, stream=stream)
     bottom = ZerothOrder(ESTIMATORS[estimator](mu), 2)
-    forward = bottom.forward(Site(model, data.input_ids, 2, key, step))
-    return forward.gradient(linear(model, forward.z, model.inputs(data.input_ids), data, 2))
+    site = Site(model, data.input_ids, 2, key, step)
+    forward = bottom.forward(site)
+    feedback = linear(model, forward.z, model.inputs(data.input_ids), data, 2)
+    return bottom.gradient(site, forward.evidence(feedback))
 
 
 def signal_to_noise(model: SplitModel, estimator: str, mu: float) -> tuple[float, float]:

@@ -64,7 +64,7 @@ def peak(model: SplitModel, boundary: int, rows: int = 16, bottom: str = "zeroth
         rule=rule,
         w=model.w.clone(),
     )
-    data = [batch(e, rows=rows, length=32) for e in range(2)]
+    data = [[batch(e, rows=rows, length=32)] for e in range(2)]
     with measure_peak(model.module, model.device) as result:
         client_update(model, plan, data, *resolve(rule, boundary))
     return result.value

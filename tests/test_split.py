@@ -26,7 +26,7 @@ def test_blocks_one_by_one_give_the_models_own_logits(family: str) -> None:
             z = model.block(index, z, inputs)
         ours = model.logits(z, data)
         full = model.module(input_ids=data.input_ids).logits
-    theirs = full[data.rows, data.columns][:, data.candidates]
+    theirs = full[data.rows, data.columns][:, data.goal.candidates]
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 

@@ -30,7 +30,7 @@ def autograd_gradient(model: SplitModel, data: Batch) -> torch.Tensor:
     """Gradient of the loss by the model's own forward pass, [d]."""
     parameters = [p for p in model.module.parameters() if p.requires_grad]
     logits = model.module(input_ids=data.input_ids).logits[data.rows, data.columns]
-    loss = torch.nn.functional.cross_entropy(logits[:, data.candidates], data.targets)
+    loss = torch.nn.functional.cross_entropy(logits[:, data.goal.candidates], data.goal.targets)
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, parameters)])
 
 
@@ -56,7 +56,7 @@ def test_boundary_gradient_and_top_gradient_equal_autograds(family: str) -> None
         handle = hooked.register_forward_pre_hook(catch)
         logits = model.module(input_ids=data.input_ids).logits[data.rows, data.columns]
         handle.remove()
-        loss = torch.nn.functional.cross_entropy(logits[:, data.candidates], data.targets)
+        loss = torch.nn.functional.cross_entropy(logits[:, data.goal.candidates], data.goal.targets)
         (z,) = caught
         wanted = [z, *parameters] if z.requires_grad else parameters
         grads = torch.autograd.grad(loss, wanted, allow_unused=True)

@@ -55,7 +55,7 @@ def slow_loop(family: str, boundary: int, optimizer: str, proximal: float) -> Tr
     for e in range(STEPS):
         data = batch(e)
         logits = module(input_ids=data.input_ids).logits[data.rows, data.columns]
-        loss = cross_entropy(logits[:, data.candidates], data.targets)
+        loss = cross_entropy(logits[:, data.goal.candidates], data.goal.targets)
         penalty = sum((parameters[i] - start[i]).square().sum() for i in top)
         grads = torch.autograd.grad(loss + proximal / 2 * penalty, parameters)
         for i in top:
@@ -98,7 +98,7 @@ def client(
         rule=rule,
         w=model.w.clone(),
     )
-    batches = [batch(e) for e in range(STEPS)]
+    batches = [[batch(e)] for e in range(STEPS)]
     return model, plan, client_update(model, plan, batches, *resolve(rule, boundary))
 
 
@@ -152,7 +152,7 @@ def test_another_client_of_the_round_walks_another_way() -> None:
     model, plan, upload = client("llama", 2, "sgd", 0.0)
     here = model.w.clone()
     other = replace(plan, client=plan.client + 1)
-    batches = [batch(e) for e in range(STEPS)]
+    batches = [[batch(e)] for e in range(STEPS)]
     elsewhere = client_update(model, other, batches, *resolve(plan.rule, plan.boundary))
     assert not torch.allclose(upload.scalars, elsewhere.scalars, rtol=0.01)
     assert (model.w - here)[: model.layout.cut(2)].abs().mean() > 1e-4

@@ -5,7 +5,7 @@ s, boundary gradient delta. Clients and server share the layout, the direction k
 the optimizer's ``step``; that is why what the server rebuilds is what the client did, bit for bit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +15,7 @@ from hofl.batch import Batch
 from hofl.directions import combine
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
-from hofl.local.site import Site
+from hofl.local.step import hybrid_gradients
 from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
 from hofl.server.aggregate import BlockWeights, RunningMean
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the server side never imports the model
 def client_update(
     model: "SplitModel",
     plan: RoundPlan,
-    batches: Iterable[Batch],
+    steps: Iterable[Sequence[Batch]],
     bottom: "BottomRule",
     surrogate: "Surrogate",
 ) -> Upload:
@@ -40,21 +40,18 @@ def client_update(
     w_zo, w_fo = model.w[:cut], model.w[cut:]
     state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
     scalars, losses, judged, examples = [], [], [], 0
-    for e, batch in enumerate(batches):
-        forward = bottom.forward(Site(model, batch.input_ids, b, plan.key, e))  # z, no graph
-        inputs = model.inputs(batch.input_ids)
-        feedback = surrogate(model, forward.z, inputs, batch, b)  # g_FO and delta, Eq. (3)
-        estimate = forward.gradient(feedback)  # s and g_ZO, Eqs. (4)-(6)
+    for e, parts in enumerate(steps):  # a batch, in one part or several
+        g = hybrid_gradients(model, plan, e, parts, bottom, surrogate)  # Eqs. (3)-(6)
         with torch.no_grad():  # both segments move from the same anchor, Eq. (7)
-            if estimate.gradient is not None:
-                add_proximal(estimate.gradient, w_zo, w_0[:cut], rule.proximal)
-                rule.optimizer.step(w_zo, estimate.gradient, state_zo)
-            add_proximal(feedback.top_gradient, w_fo, w_0[cut:], rule.proximal)
-            rule.optimizer.step(w_fo, feedback.top_gradient, state_fo)
-        scalars.append(estimate.scalars)
-        losses.append(feedback.loss)
-        judged.append((estimate.checks, estimate.signal, estimate.noise))
-        examples += len(batch.input_ids)
+            if g.bottom.gradient is not None:
+                add_proximal(g.bottom.gradient, w_zo, w_0[:cut], rule.proximal)
+                rule.optimizer.step(w_zo, g.bottom.gradient, state_zo)
+            add_proximal(g.top, w_fo, w_0[cut:], rule.proximal)
+            rule.optimizer.step(w_fo, g.top, state_fo)
+        scalars.append(g.bottom.scalars)
+        losses.append(g.loss)
+        judged.append((g.bottom.checks, g.bottom.signal, g.bottom.noise))
+        examples += g.examples
     checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
     return Upload(

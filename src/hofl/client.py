@@ -61,7 +61,7 @@ class LocalClient:
         metrics = replace(upload.metrics, peak_bytes=self._peaks[kind])
         return replace(upload, metrics=metrics)
 
-    def _batches(self, plan: RoundPlan) -> Iterator[Batch]:
+    def _batches(self, plan: RoundPlan) -> Iterator[list[Batch]]:
         steps = minibatches(
             self._shards[plan.client],
             seed=plan.seed,
@@ -70,4 +70,4 @@ class LocalClient:
             steps=plan.rule.local_steps,
             batch_size=self._batch_size,
         )
-        return (self._train.batch(indices).to(self._model.device) for indices in steps)
+        return ([self._train.batch(indices).to(self._model.device)] for indices in steps)

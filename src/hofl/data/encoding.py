@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hofl.batch import Batch
+from hofl.batch import Batch, ChooseWord
 from hofl.data.task import Example, Task
 from hofl.errors import HoflError
 
@@ -32,8 +32,10 @@ class EncodedSet:
             input_ids=ids,
             rows=torch.arange(len(prompts)),
             columns=torch.tensor([len(prompt) - 1 for prompt in prompts]),
-            targets=torch.tensor([self.labels[i] for i in indices]),
-            candidates=torch.tensor(self.words),
+            goal=ChooseWord(
+                torch.tensor(self.words), torch.tensor([self.labels[i] for i in indices])
+            ),
+            examples=len(prompts),
         )
 
 

@@ -1,8 +1,8 @@
 """Accuracy and loss over every example; averages are over examples, never over batches."""
 
 import torch
-from torch.nn.functional import cross_entropy
 
+from hofl.batch import ChooseOption, ChooseWord
 from hofl.data.encoding import EncodedSet
 from hofl.models.split import SplitModel
 
@@ -18,6 +18,7 @@ def evaluate(model: SplitModel, examples: EncodedSet, batch_size: int = 16) -> d
         inputs = model.inputs(batch.input_ids)
         hidden = model.forward(inputs.hidden, inputs, 0, model.num_blocks)
         logits = model.logits(hidden, batch)  # [B, C]
-        right += int((logits.argmax(1) == batch.targets).sum())
-        loss += cross_entropy(logits, batch.targets, reduction="sum").item()
+        assert isinstance(batch.goal, ChooseWord | ChooseOption)
+        right += int((batch.goal.choices(logits).argmax(1) == batch.goal.targets).sum())
+        loss += batch.goal.losses(logits).sum().item()
     return {"accuracy": right / len(order), "loss": loss / len(order), "examples": len(order)}

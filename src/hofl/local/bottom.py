@@ -22,6 +22,27 @@ from hofl.messages import LocalRule
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """What a pass of the bottom tells of its gradient; the evidence of a batch's parts adds up.
+
+    Args:
+        values: scalars [q], or an exact gradient [d_ZO], or nothing.
+        again: s_1 at twice the radius, where the estimate is judged; one value or none.
+    """
+
+    values: Tensor
+    again: Tensor
+
+    def scaled(self, share: float) -> "Evidence":
+        """The evidence of a part, weighted by its share of the batch."""
+        return Evidence(self.values * share, self.again * share)
+
+    def plus(self, other: "Evidence") -> "Evidence":
+        """Two parts together."""
+        return Evidence(self.values + other.values, self.again + other.again)
+
+
+@dataclass(frozen=True)
 class BottomGradient:
     """The bottom's gradient [d_ZO], the scalars it was built from [q], and their error check."""
 
@@ -34,10 +55,10 @@ class BottomGradient:
 
 @dataclass(frozen=True)
 class BottomPass:
-    """A finished forward pass of the bottom: z, and its gradient once delta is known."""
+    """A finished forward pass of the bottom: z, and its evidence once delta is known."""
 
     z: Tensor
-    gradient: Callable[[Feedback], BottomGradient]
+    evidence: Callable[[Feedback], Evidence]
 
 
 class BottomRule(Protocol):
@@ -46,6 +67,13 @@ class BottomRule(Protocol):
     def forward(self, site: Site) -> BottomPass:
         """Run the bottom without keeping activations."""
         ...
+
+    def gradient(self, site: Site, total: Evidence) -> BottomGradient:
+        """The gradient that a whole batch's evidence stands for."""
+        ...
+
+
+_NOTHING = torch.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -59,21 +87,26 @@ class ZerothOrder:
         """Probe along q directions; on the first step also judge the estimate's error."""
         probe = self.estimator.probe(site, self.num_directions)
 
-        def gradient(feedback: Feedback) -> BottomGradient:
-            s = probe.scalars(feedback)
-            layout = site.model.layout
-            g = torch.empty(layout.cut(site.boundary))
-            combine(s.numpy(), site.key, site.step, layout, site.boundary, out=g.numpy())
-            checks, signal, noise = 0, 0.0, 0.0
+        def evidence(feedback: Feedback) -> Evidence:
             # Judged once per participation: at 2 mu rounding error halves and truncation error at
             # least doubles, so where the two estimates differ one of them is not the derivative.
-            if site.step == 0:
-                again = self.estimator.recheck(site, feedback)
-                if again is not None:
-                    checks, signal, noise = 1, s[0].item() ** 2, (s[0].item() - again) ** 2
-            return BottomGradient(g.to(site.model.device), s, checks, signal, noise)
+            again = self.estimator.recheck(site, feedback) if site.step == 0 else None
+            return Evidence(
+                probe.scalars(feedback), _NOTHING if again is None else torch.tensor([again])
+            )
 
-        return BottomPass(probe.z, gradient)
+        return BottomPass(probe.z, evidence)
+
+    def gradient(self, site: Site, total: Evidence) -> BottomGradient:
+        """Directions regenerated and combined, as the server will do it."""
+        s, layout = total.values, site.model.layout
+        g = torch.empty(layout.cut(site.boundary))
+        combine(s.numpy(), site.key, site.step, layout, site.boundary, out=g.numpy())
+        g = g.to(site.model.device)
+        if not len(total.again):
+            return BottomGradient(g, s)
+        first, again = s[0].item(), total.again.item()
+        return BottomGradient(g, s, checks=1, signal=first**2, noise=(first - again) ** 2)
 
 
 @dataclass(frozen=True)
@@ -85,7 +118,11 @@ class Frozen:
         """One plain forward pass."""
         inputs = site.model.inputs(site.input_ids)
         z = site.model.forward(inputs.hidden, inputs, 0, site.boundary)
-        return BottomPass(z, lambda _feedback: BottomGradient(None, torch.zeros(0)))
+        return BottomPass(z, lambda _feedback: Evidence(_NOTHING, _NOTHING))
+
+    def gradient(self, site: Site, total: Evidence) -> BottomGradient:
+        """None."""
+        return BottomGradient(None, _NOTHING)
 
 
 @dataclass(frozen=True)
@@ -102,7 +139,7 @@ class Recompute:
             entries.append(model.block(index, entries[-1], inputs))
         z = entries.pop()
 
-        def gradient(feedback: Feedback) -> BottomGradient:
+        def evidence(feedback: Feedback) -> Evidence:
             delta = feedback.delta
             assert delta is not None, "recompute needs a surrogate that gives delta"
             pieces: list[Tensor] = []
@@ -113,9 +150,13 @@ class Recompute:
                     output = model.block(index, entry, inputs)
                 *grads, delta = torch.autograd.grad(output, [*values, entry], delta)
                 pieces = [grad.reshape(-1) for grad in grads] + pieces
-            return BottomGradient(torch.cat(pieces) if pieces else None, torch.zeros(0))
+            return Evidence(torch.cat(pieces) if pieces else _NOTHING, _NOTHING)
 
-        return BottomPass(z, gradient)
+        return BottomPass(z, evidence)
+
+    def gradient(self, site: Site, total: Evidence) -> BottomGradient:
+        """The evidence is the gradient."""
+        return BottomGradient(total.values if len(total.values) else None, _NOTHING)
 
 
 BOTTOM_RULES: dict[str, Callable[[LocalRule], BottomRule]] = {

@@ -5,6 +5,7 @@ safetensors files are memory-mapped by ``transformers``, so several processes on
 one copy of the frozen backbone, as long as it is stored in the dtype of the file.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def build_split(
     else:
         with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
             torch.random.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config, dtype=storage_dtype)
+            model = AutoModelForCausalLM.from_config(deepcopy(config), dtype=storage_dtype)
     model.requires_grad_(False)
     module = adapter.attach(model.to(device or torch.device("cpu")), family)
     split = SplitModel(module, family, compute_dtype)

@@ -15,7 +15,6 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from hofl.batch import Batch
 from hofl.layout import Coordinate, Layout
@@ -147,16 +146,16 @@ class SplitModel:
         return hidden
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """[M, C] scores at the slots, for the candidate words only: never [B, T, vocabulary]."""
+        """[M, C] scores at the slots, for the words in question: never [B, T, vocabulary]."""
         at_slots = hidden[batch.rows, batch.columns]  # [M, D]
         for part in self._after:
             with computing_in(part, self.compute_dtype):
                 at_slots = part(at_slots)
         head = self.base.get_output_embeddings()
         weight, bias = head.weight, getattr(head, "bias", None)  # [V, D], [V] or None
-        if batch.candidates is not None:
-            weight = weight[batch.candidates]
-            bias = None if bias is None else bias[batch.candidates]
+        if batch.goal.candidates is not None:
+            weight = weight[batch.goal.candidates]
+            bias = None if bias is None else bias[batch.goal.candidates]
         scores = nn.functional.linear(
             at_slots, weight.to(at_slots.dtype), None if bias is None else bias.to(at_slots.dtype)
         )
@@ -164,8 +163,8 @@ class SplitModel:
         return scores.float() if cap is None else cap * torch.tanh(scores.float() / cap)
 
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the slots, from the output of the last block."""
-        return cross_entropy(self.logits(hidden, batch), batch.targets)
+        """Mean loss over the goal's terms, from the output of the last block."""
+        return batch.goal.losses(self.logits(hidden, batch)).mean()
 
     def top_loss(self, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int) -> Tensor:
         """The loss as a function of the boundary activation z [B, T, D]."""
