@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hofl.batch import Batch
-from hofl.data.task import Example, Task
+from hofl.data.task import Example, LabelWords, Task
 from hofl.errors import HoflError
 
 
@@ -41,8 +41,11 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Any, max_length: 
     """Tokenise examples; a text that is too long loses its end, never the answer slot."""
     if tokenizer is None:
         raise HoflError(f"task {task.name!r} needs a tokenizer, and the model's folder has none.")
-    words = label_tokens(task.labels, tokenizer)
-    prompts = tuple(_prompt(task, example.text, tokenizer, max_length) for example in examples)
+    answer = task.prompt().answer
+    if not isinstance(answer, LabelWords):
+        raise HoflError(f"task {task.name!r} is not answered by label words.")
+    words = label_tokens(answer.words, tokenizer)
+    prompts = tuple(_prompt(task, example, tokenizer, max_length) for example in examples)
     return EncodedSet(prompts, tuple(example.label for example in examples), words)
 
 
@@ -66,15 +69,16 @@ def label_tokens(labels: Sequence[str], tokenizer: Any) -> tuple[int, ...]:
     return tuple(words)
 
 
-def _prompt(task: Task, text: str, tokenizer: Any, max_length: int) -> tuple[int, ...]:
-    ids = tokenizer(task.prompt.format(text=text))["input_ids"]
+def _prompt(task: Task, example: Example, tokenizer: Any, max_length: int) -> tuple[int, ...]:
+    prompt = task.prompt()
+    ids = tokenizer(prompt.render(example.fields))["input_ids"]
     if len(ids) > max_length:
-        pieces = tokenizer(text, add_special_tokens=False)["input_ids"]
+        pieces = tokenizer(example.fields[prompt.cut], add_special_tokens=False)["input_ids"]
         keep = len(pieces)
         while len(ids) > max_length and keep > 0:
             keep = max(0, keep - (len(ids) - max_length))
             shorter = tokenizer.decode(pieces[:keep])
-            ids = tokenizer(task.prompt.format(text=shorter))["input_ids"]
+            ids = tokenizer(prompt.render({**example.fields, prompt.cut: shorter}))["input_ids"]
         if len(ids) > max_length:
             raise HoflError(
                 f"max_length {max_length} is too short: the prompt of task {task.name!r} alone "
