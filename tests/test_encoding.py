@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hofl.batch import ChooseWord
 from hofl.data.encoding import EncodedSet, encode, label_tokens
-from hofl.data.task import Example, Task
+from hofl.data.task import Example, LabelWords, Prompt, Task
 from hofl.errors import HoflError
 
 SENTENCES = [
@@ -17,10 +17,11 @@ SENTENCES = [
     "Review: the film was terrible, a terrible bore. Sentiment: terrible",
     "Review: a so-so film with a great cast and a terrible end. Sentiment: terrible",
 ]
+LABELS = ("terrible", "great")
+PROMPT = Prompt("Review: {text}\nSentiment:", cut="text", answer=LabelWords(LABELS))
 TASK = Task(
     name="films",
-    prompt="Review: {text}\nSentiment:",
-    labels=("terrible", "great"),
+    prompts={"review": PROMPT},
     train=(),
     test=(),
 )
@@ -64,20 +65,20 @@ def ids_of(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 
 def encode_one(kind: str, text: str, max_length: int) -> tuple[int, ...]:
-    encoded = encode(TASK, [Example(text, 0)], TOKENIZERS[kind], max_length)
+    encoded = encode(TASK, [Example({"text": text}, 0)], TOKENIZERS[kind], max_length)
     return encoded.prompts[0]
 
 
 def test_byte_level_label_words_are_the_tokens_with_a_leading_space() -> None:
     tokenizer = TOKENIZERS["byte-level"]
-    words = label_tokens(TASK.labels, tokenizer)
+    words = label_tokens(LABELS, tokenizer)
     assert tokenizer.convert_ids_to_tokens(list(words)) == ["Ġterrible", "Ġgreat"]
     assert [tokenizer.decode([word]) for word in words] == [" terrible", " great"]
 
 
 def test_word_level_label_words_are_their_own_tokens() -> None:
     tokenizer = TOKENIZERS["word-level"]
-    words = label_tokens(TASK.labels, tokenizer)
+    words = label_tokens(LABELS, tokenizer)
     assert tokenizer.convert_ids_to_tokens(list(words)) == ["terrible", "great"]
 
 
@@ -112,7 +113,7 @@ def test_a_too_long_text_loses_its_end_and_the_answer_slot_survives(
     kind: str, max_length: int
 ) -> None:
     tokenizer = TOKENIZERS[kind]
-    whole = tuple(tokenizer(TASK.prompt.format(text=LONG))["input_ids"])
+    whole = tuple(tokenizer(PROMPT.template.format(text=LONG))["input_ids"])
     tail = ids_of(tokenizer, TAIL)
     prompt = encode_one(kind, LONG, max_length)
     assert max_length - 3 <= len(prompt) <= max_length < len(whole)
@@ -132,26 +133,32 @@ def test_cutting_inside_a_character_keeps_the_length_and_the_slot(max_length: in
 
 @every_tokenizer
 def test_a_length_below_the_template_is_refused_with_the_length_it_takes(kind: str) -> None:
-    bare = len(TOKENIZERS[kind](TASK.prompt.format(text=""))["input_ids"])
+    bare = len(TOKENIZERS[kind](PROMPT.template.format(text=""))["input_ids"])
     with pytest.raises(HoflError, match=f"'films' alone takes {bare} tokens"):
         encode_one(kind, LONG, bare - 1)
 
 
 def test_a_missing_tokenizer_is_reported_with_the_task() -> None:
     with pytest.raises(HoflError, match="'films' needs a tokenizer"):
-        encode(TASK, [Example("the film", 0)], None, 32)
+        encode(TASK, [Example({"text": "the film"}, 0)], None, 32)
 
 
 @every_tokenizer
 def test_encode_keeps_the_order_of_examples_labels_and_words(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
-    examples = [Example("a great film", 1), Example("a bore", 0), Example("the cast was great", 1)]
+    examples = [
+        Example({"text": "a great film"}, 1),
+        Example({"text": "a bore"}, 0),
+        Example({"text": "the cast was great"}, 1),
+    ]
     encoded = encode(TASK, examples, tokenizer, 64)
     assert len(encoded) == 3
     assert encoded.labels == (1, 0, 1)
-    assert encoded.words == label_tokens(TASK.labels, tokenizer)
+    assert encoded.words == label_tokens(LABELS, tokenizer)
     for prompt, example in zip(encoded.prompts, examples, strict=True):
-        assert prompt == tuple(tokenizer(TASK.prompt.format(text=example.text))["input_ids"])
+        assert prompt == tuple(
+            tokenizer(PROMPT.template.format(text=example.fields["text"]))["input_ids"]
+        )
 
 
 def test_a_batch_is_padded_on_the_right_and_its_slots_are_the_last_tokens() -> None:

@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     FLEET = 6
     ADAPTER = 7
     DROPOUT = 8
+    CHOICES = 9
 
 
 def philox_words(

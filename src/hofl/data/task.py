@@ -1,8 +1,8 @@
-"""A task: prompts, how they are answered, and two sets of examples.
+r"""A task: prompts, how they are answered, and two sets of examples.
 
->>> prompt = Prompt("Review: {text}\\nSentiment:", cut="text", answer=LabelWords(("bad", "good")))
+>>> prompt = Prompt("Review: {text}\nSentiment:", cut="text", answer=LabelWords(("bad", "good")))
 >>> prompt.render({"text": "A film of {rare} charm. "})
-'Review: A film of {rare} charm.\\nSentiment:'
+'Review: A film of {rare} charm.\nSentiment:'
 """
 
 from collections.abc import Mapping, Sequence
