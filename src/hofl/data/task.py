@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
 
+import numpy as np
+
 from hofl.errors import HoflError
 
 
@@ -122,7 +124,7 @@ class Task:
     train: Sequence[Example]
     test: Sequence[Example]
     classes: tuple[str, ...] = ()
-    clients: Sequence[int] | None = field(default=None, repr=False)
+    clients: Sequence[int] | np.ndarray | None = field(default=None, repr=False)
     note: str = ""
 
     def prompt(self, variant: str | None = None) -> Prompt:
