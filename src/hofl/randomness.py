@@ -23,6 +23,8 @@ class Purpose(IntEnum):
     FLEET = 6
     ADAPTER = 7
     DROPOUT = 8
+    HOLDOUT = 9
+    SUBSET = 10
 
 
 def philox_words(
