@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 # From the bottom up; a module may import from its own line's package and from lines above it here.
 LAYERS = [
     {"cache", "errors", "version", "process"},
-    {"randomness", "layout", "batch"},
+    {"randomness", "layout", "batch", "vectors"},
     {"directions", "optim", "memory"},
     {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},

@@ -24,6 +24,8 @@ class Purpose(IntEnum):
     ADAPTER = 7
     DROPOUT = 8
     CHOICES = 9
+    HOLDOUT = 10
+    SUBSET = 11
 
 
 def philox_words(

@@ -64,6 +64,36 @@ def options_of(name: str) -> tuple[str, ...]:
     return tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
 
 
+def subset(shards: Sequence[np.ndarray], most: int, seed: int) -> list[np.ndarray]:
+    """At most ``most`` examples of every client, drawn at random from its own shard."""
+    chosen = []
+    for client, shard in enumerate(shards):
+        order = generator(seed, Purpose.SUBSET, client).permutation(len(shard))
+        chosen.append(shard[np.sort(order[:most])])
+    return chosen
+
+
+def hold_out(
+    shards: Sequence[np.ndarray], share: float, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Split every shard into (training, held-out) examples, at least one of each.
+
+    A client's split depends on (seed, client) and its own shard alone.
+    """
+    kept, held = [], []
+    for client, shard in enumerate(shards):
+        if len(shard) < 2:
+            raise HoflError(
+                f"client {client} has {len(shard)} example(s) and cannot hold one out: every "
+                "client needs two. Use fewer clients, or evaluation.holdout=0."
+            )
+        count = min(max(round(share * len(shard)), 1), len(shard) - 1)
+        order = generator(seed, Purpose.HOLDOUT, client).permutation(len(shard))
+        held.append(shard[np.sort(order[:count])])
+        kept.append(shard[np.sort(order[count:])])
+    return kept, held
+
+
 def minibatches(
     shard: np.ndarray, *, seed: int, round_number: int, client: int, steps: int, batch_size: int
 ) -> Iterator[Sequence[int]]:

@@ -12,6 +12,7 @@ from hofl.algorithm import reconstruct, server_round
 from hofl.client import LocalClient
 from hofl.errors import HoflError, UploadRefused
 from hofl.evaluation.accuracy import evaluate
+from hofl.evaluation.clients import evaluate_clients
 from hofl.experiment.build import Experiment
 from hofl.experiment.runs import RunDirectory, ServerState
 from hofl.messages import RoundPlan, Upload
@@ -199,7 +200,15 @@ def timed_evaluation(experiment: Experiment, state: ServerState) -> dict[str, An
     began = time.perf_counter()
     model = experiment.model.split
     model.load(state.w.to(model.device))
-    scores = evaluate(model, experiment.test, experiment.config.evaluation.batch_size)
+    scores: dict[str, Any] = {}
+    size = experiment.config.evaluation.batch_size
+    if experiment.held_out:
+        held_out = evaluate_clients(
+            model, experiment.train, experiment.held_out, experiment.boundaries, size
+        )
+        scores = {**held_out.means(), "clients": held_out.summary()}
+    if experiment.config.evaluation.test:
+        scores |= evaluate(model, experiment.test, size)
     return {"eval": scores, "eval_seconds": round(time.perf_counter() - began, 3)}
 
 

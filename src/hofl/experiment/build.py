@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hofl.client import LocalClient
 from hofl.data.encoding import EncodedSet, encode
-from hofl.data.partition import iid
+from hofl.data.partition import hold_out, iid, subset
 from hofl.data.tasks import load_task
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, MethodConfig
@@ -41,7 +41,9 @@ class Experiment:
         start: w_0, [d].
         boundaries: b_i of each client under this method, [N].
         scores: d_ZO / q of each client, [N].
-        test: encoded test set.
+        train: all encoded training examples, held-out ones included.
+        held_out: which of them each client keeps out of its training, [N]; empty without any.
+        test: encoded test set; empty when it is not evaluated.
         client: computes answers to plans in this process.
         limits: bounds on uploads.
     """
@@ -52,6 +54,8 @@ class Experiment:
     start: Tensor
     boundaries: tuple[int, ...]
     scores: np.ndarray
+    train: EncodedSet
+    held_out: tuple[np.ndarray, ...]
     test: EncodedSet
     client: LocalClient
     limits: UploadLimits
@@ -71,7 +75,7 @@ class Experiment:
         """Shares p of round t, [N]."""
         config = self.config
         return self.method.policy.marginals(
-            self.scores, config.fleet.cohort, config.seed, round_number, config.rounds
+            self.scores, config.fleet.cohort, fleet_seed(config), round_number, config.rounds
         )
 
     def cohort(self, round_number: int) -> list[int]:
@@ -107,7 +111,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     task = load_task(config.task.name)
-    shards = iid(len(task.train), config.fleet.clients, config.seed)
+    shards, held_out = _shards(config, len(task.train))
     model = load_model(
         config.model.name,
         adapter=_adapter(config),
@@ -127,6 +131,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     boundaries = tuple(chosen.boundary(b, own, layout.num_blocks) for b in own)
     dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
     train = encode(task, task.train, model.tokenizer, config.task.max_length)
+    test = task.test if config.evaluation.test else ()
     resolved = _resolved(config, chosen, model, own)
     experiment = Experiment(
         config=resolved,
@@ -135,7 +140,9 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         start=model.split.w.cpu().clone(),
         boundaries=boundaries,
         scores=dimensions / max(chosen.local.q, 1),
-        test=encode(task, task.test, model.tokenizer, config.task.max_length),
+        train=train,
+        held_out=tuple(held_out),
+        test=encode(task, test, model.tokenizer, config.task.max_length),
         client=LocalClient(model.split, train, shards, config.task.batch_size),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
     )
@@ -183,7 +190,28 @@ def build_method(config: MethodConfig) -> Method:
 def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, ...]:
     """Each client's own boundary."""
     fleet = config.fleet
-    return deal_tiers(fleet.boundaries, fleet.clients, num_blocks, config.seed, "fleet.boundaries")
+    seed = fleet_seed(config)
+    return deal_tiers(fleet.boundaries, fleet.clients, num_blocks, seed, "fleet.boundaries")
+
+
+def fleet_seed(config: ExperimentConfig) -> int:
+    """The seed of what belongs to the fleet: data, tiers, order among equal clients."""
+    return config.seed if config.fleet.seed is None else config.fleet.seed
+
+
+def _shards(
+    config: ExperimentConfig, num_examples: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Training and held-out examples of every client."""
+    seed = fleet_seed(config)
+    shards = iid(num_examples, config.fleet.clients, seed)
+    if config.task.examples_per_client:
+        shards = subset(shards, config.task.examples_per_client, seed)
+    if config.evaluation.holdout:
+        return hold_out(shards, config.evaluation.holdout, seed)
+    if not config.evaluation.test:
+        raise HoflError("evaluation.test=false leaves nothing to evaluate: set evaluation.holdout.")
+    return shards, []
 
 
 def _adapter(config: ExperimentConfig) -> Lora | FullBlocks:

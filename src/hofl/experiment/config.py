@@ -36,11 +36,16 @@ class AdapterConfig(_Section):
 
 
 class TaskConfig(_Section):
-    """Data and batches."""
+    """Data and batches.
+
+    ``examples_per_client`` is the most that a client may use, training and held-out together, drawn
+    at random from its shard; 0 means all.
+    """
 
     name: str = "helpdesk"
     batch_size: int = Field(default=16, ge=1)
     max_length: int = Field(default=128, ge=2)
+    examples_per_client: int = Field(default=0, ge=0)
 
 
 class FleetConfig(_Section):
@@ -48,12 +53,15 @@ class FleetConfig(_Section):
 
     ``boundaries`` lists the tiers, dealt evenly to the clients by the seed, or one boundary per
     client. Empty means the paper's three tiers at a quarter, half and three quarters of the model.
+    ``seed`` settles what belongs to the fleet and not to a training: who holds which examples,
+    which boundary and which place among equals. Without it the run's seed does.
     """
 
     clients: int = Field(default=30, ge=1)
     cohort: int = Field(default=6, ge=1)
     boundaries: Annotated[tuple[StrictInt, ...], Field(strict=False)] = ()
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 class MethodConfig(_Section):
@@ -74,10 +82,14 @@ class MethodConfig(_Section):
     q: int | None = None
     mu: float | None = None
     proximal: float | None = None
+    policy: str | None = None
     beta: float | None = None
     beta_schedule: str | None = None
     beta_end: float | None = None
     min_participations: float | None = None
+    weight: float | None = None
+    floor: float | None = None
+    costs: Annotated[tuple[float, ...] | None, Field(strict=False)] = None
     aggregation: str | None = None
     shared_directions: bool | None = None
 
@@ -99,10 +111,17 @@ class EngineConfig(_Section):
 
 
 class EvaluationConfig(_Section):
-    """How often to evaluate; the start and the end are always evaluated."""
+    """How often to evaluate, and on what; the start and the end are always evaluated.
+
+    ``holdout`` is the share of every client's examples that is kept out of training and evaluated
+    client by client. With ``test`` off, the test set is left alone and the means over clients
+    stand in its place.
+    """
 
     every: int = Field(default=0, ge=0)
     batch_size: int = Field(default=16, ge=1)
+    holdout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    test: bool = True
 
 
 class ExperimentConfig(_Section):
