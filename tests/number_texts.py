@@ -38,9 +38,9 @@ def number_set(
     prompts: Sequence[Sequence[int]], answer: Answer, window: int = 64, **columns: Sequence[Any]
 ) -> EncodedSet:
     """Examples whose prompts are these tokens and END; ``columns`` are fields of Example."""
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values())]
     examples = [
-        Example({"text": words(tokens)}, **row) for tokens, row in zip(prompts, rows, strict=True)
+        Example({"text": words(tokens)}, **{name: column[i] for name, column in columns.items()})
+        for i, tokens in enumerate(prompts)
     ]
     template = Prompt(f"{{text}} {END}", "text", answer)
     return encode(examples, template, number_tokenizer(), window, window)

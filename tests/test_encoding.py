@@ -189,9 +189,7 @@ def test_prompt_and_answer_together_fit_the_models_window(window: int) -> None:
 
 
 def test_own_options_that_share_their_tokens_are_refused_with_the_example() -> None:
-    own = number_set(
-        [[5], [6]], OwnOptions(), label=[0, 0], options=[("7", "8"), ("9", " 9")]
-    )
+    own = number_set([[5], [6]], OwnOptions(), label=[0, 0], options=[("7", "8"), ("9", " 9")])
     assert own.encoded(0).spans == ((7,), (8,))
     with pytest.raises(HoflError, match=r"example 1: options \['9', ' 9'\] share their tokens"):
         own.encoded(1)

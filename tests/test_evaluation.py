@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hofl.data.encoding import EncodedSet
-from hofl.directions import DirectionKey, direction
 from hofl.data.task import LabelWords
+from hofl.directions import DirectionKey, direction
 from hofl.evaluation.scores import evaluate
 from hofl.local.bottom import BottomGradient, ZerothOrder
 from hofl.local.estimators import ESTIMATORS
@@ -63,7 +63,7 @@ def test_evaluation_equals_one_example_at_a_time_over_the_whole_vocabulary(famil
 
 
 def test_averages_are_over_examples_and_do_not_depend_on_the_batch_size() -> None:
-    """The first batch holds all mistakes and the last is smaller, so a mean over batches would be off."""
+    """One batch holds all mistakes and the last is smaller: a mean over batches is off."""
     model = tiny("llama")
     examples, losses = examples_for(model)
     ordered = [losses[i] for i in sorted(range(len(LENGTHS)), key=lambda i: -LENGTHS[i])]

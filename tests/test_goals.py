@@ -144,8 +144,7 @@ def test_parts_are_alike_in_length_and_spare_the_padding() -> None:
     parts = examples.parts(range(7), 2)
     assert [part.input_ids.shape[0] for part in parts] == [2, 2, 2, 1]
     assert sum(part.input_ids.numel() for part in parts) < 0.75 * whole[0].input_ids.numel()
-    rows = sorted(part.goal.targets.tolist() for part in parts for _ in [0])
-    assert sorted(sum(rows, [])) == sorted(LABELS)
+    assert sorted(label for part in parts for label in part.goal.targets.tolist()) == sorted(LABELS)
 
 
 def test_a_whole_batch_keeps_the_order_of_its_examples() -> None:

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import hofl
-from hofl.data.encoding import EncodedSet
 from hofl.data.partition import hold_out, iid, subset
+from hofl.data.task import LabelWords
 from hofl.errors import HoflError
 from hofl.evaluation.clients import evaluate_clients
 from hofl.experiment.build import build
 from models import tiny
+from number_texts import number_set
 from runs import adapter_bytes, quick
 from test_evaluation import WORDS, loss_of, prompts, word_scores
 
@@ -36,6 +37,14 @@ def test_a_clients_split_depends_on_its_own_shard_and_the_seed_only() -> None:
     assert any(not np.array_equal(a, b) for a, b in zip(held, reseeded, strict=True))
 
 
+def test_an_example_that_a_shard_holds_twice_is_on_one_side_only() -> None:
+    shard = np.array([3, 3, 3, 8, 9, 9, 12, 15])
+    for seed in range(20):
+        (train,), (held,) = hold_out([shard], 0.4, seed)
+        assert not set(train) & set(held)
+        assert set(train) | set(held) == set(shard)
+
+
 def test_a_client_with_one_example_cannot_hold_it_out() -> None:
     with pytest.raises(HoflError, match="client 1 has 1 example"):
         hold_out([np.arange(5), np.array([7])], 0.2, seed=0)
@@ -53,20 +62,23 @@ def test_client_means_are_over_examples_then_over_clients() -> None:
     """Oracle: one prompt at a time through the whole vocabulary head; uneven clients and tiers."""
     model = tiny("llama")
     labels = tuple(i % 4 for i in range(len(prompts())))
-    examples = EncodedSet(prompts(), labels, WORDS)
+    answer = LabelWords(tuple(map(str, WORDS)))
+    examples = number_set([prompt[:-1] for prompt in prompts()], answer, label=labels)
     shards = [np.array([0]), np.array([1, 2, 3, 4, 5]), np.array([6, 7, 8])]
     found = evaluate_clients(model, examples, shards, (1, 3, 1), batch_size=2)
     scores = [word_scores(model, prompt) for prompt in prompts()]
     losses = [loss_of(s, label) for s, label in zip(scores, labels, strict=True)]
     per_client = [sum(losses[i] for i in shard) / len(shard) for shard in shards]
     summary = found.summary()
-    assert summary["losses"] == pytest.approx(per_client, rel=1e-5)
+    assert summary["each"]["loss"] == pytest.approx(per_client, rel=1e-5)
     assert summary["loss"] == pytest.approx(sum(per_client) / 3, rel=1e-5)
     assert summary["tiers"]["1"]["loss"] == pytest.approx((per_client[0] + per_client[2]) / 2)
     assert summary["tiers"]["3"]["loss"] == pytest.approx(per_client[1])
     assert abs(sum(losses[:9]) / 9 - summary["loss"]) > 1e-4  # not the mean over all examples
     right = [max(range(4), key=s.__getitem__) == y for s, y in zip(scores, labels, strict=True)]
-    assert summary["accuracies"] == [sum(right[i] for i in shard) / len(shard) for shard in shards]
+    assert summary["each"]["accuracy"] == [
+        sum(right[i] for i in shard) / len(shard) for shard in shards
+    ]
 
 
 def test_evaluation_never_changes_the_training(tiny_folder: Path, tmp_path: Path) -> None:
@@ -80,7 +92,7 @@ def test_evaluation_never_changes_the_training(tiny_folder: Path, tmp_path: Path
     every, ends, own = (result.summary for result in results)
     assert every["final"] == ends["final"]
     clients = every["final"]["clients"]
-    assert len(clients["losses"]) == 6
+    assert len(clients["each"]["loss"]) == 6
     assert set(clients["tiers"]) == {"1", "2", "3"}
     assert own["final"]["loss"] == clients["loss"] != every["final"]["loss"]
     assert own["final"]["clients"] == clients

@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     CHOICES = 9
     HOLDOUT = 10
     SUBSET = 11
+    CURVE = 12
 
 
 def philox_words(

@@ -70,7 +70,9 @@ class OptionSpans:
         """Every option, right or wrong."""
         spans = tuple(self.encoder.answer(option) for option in example.options)
         if len(set(spans)) < len(spans):
-            raise HoflError(f"options {list(example.options)} share their tokens: make them differ.")
+            raise HoflError(
+                f"options {list(example.options)} share their tokens: make them differ."
+            )
         return spans
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:

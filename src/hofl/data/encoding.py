@@ -75,7 +75,9 @@ class EncodedSet:
         lines = [(one.prompt, span) for one in encoded for span in one.spans]
         length = max(one.length for one in encoded)
         ids = np.zeros((len(lines), length), dtype=np.int64)
-        rows, columns, tokens = [], [], []
+        rows: list[int] = []
+        columns: list[int] = []
+        tokens: list[int] = []
         for row, (prompt, span) in enumerate(lines):
             read = (*prompt, *span[:-1])
             ids[row, : len(read)] = read

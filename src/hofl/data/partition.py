@@ -82,15 +82,16 @@ def hold_out(
     """
     kept, held = [], []
     for client, shard in enumerate(shards):
-        if len(shard) < 2:
+        distinct = np.unique(shard)  # a replenished shard may hold an example twice
+        if len(distinct) < 2:
             raise HoflError(
-                f"client {client} has {len(shard)} example(s) and cannot hold one out: every "
+                f"client {client} has {len(distinct)} example(s) and cannot hold one out: every "
                 "client needs two. Use fewer clients, or evaluation.holdout=0."
             )
-        count = min(max(round(share * len(shard)), 1), len(shard) - 1)
-        order = generator(seed, Purpose.HOLDOUT, client).permutation(len(shard))
-        held.append(shard[np.sort(order[:count])])
-        kept.append(shard[np.sort(order[count:])])
+        count = min(max(round(share * len(distinct)), 1), len(distinct) - 1)
+        order = generator(seed, Purpose.HOLDOUT, client).permutation(len(distinct))
+        held.append(distinct[np.sort(order[:count])])
+        kept.append(shard[~np.isin(shard, held[-1])])
     return kept, held
 
 

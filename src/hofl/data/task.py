@@ -62,11 +62,13 @@ class Prompt:
         template: text with ``{field}``s, ending where the answer begins; ``{{`` is a brace.
         cut: the field that loses its end when the prompt is too long.
         answer: label words, own options or free text.
+        max_length: most tokens of a filled-in prompt, unless the configuration says otherwise.
     """
 
     template: str
     cut: str
     answer: Answer
+    max_length: int = 128
 
     def __post_init__(self) -> None:
         shown = f"prompt template {self.template!r}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hofl.data.encoding import EncodedSet
-from hofl.evaluation.accuracy import evaluate
+from hofl.evaluation.scores import Progress, evaluate
 from hofl.models.split import SplitModel
 
 
@@ -20,22 +20,19 @@ class ClientScores:
     """One model on every client's own held-out examples.
 
     Args:
-        losses: mean loss over the examples of each client, [N].
-        accuracies: share of right answers of each client, [N].
+        scores: by name, the mean over the examples of each client, [N].
         examples: how many examples each client held out, [N].
         boundaries: the tier of each client, [N].
     """
 
-    losses: np.ndarray
-    accuracies: np.ndarray
+    scores: dict[str, np.ndarray]
     examples: np.ndarray
     boundaries: np.ndarray
 
     def means(self) -> dict[str, float]:
         """Unweighted means over clients, under the names that a test set's scores have."""
         return {
-            "accuracy": float(self.accuracies.mean()),
-            "loss": float(self.losses.mean()),
+            **self._over(np.full(len(self.examples), True)),
             "examples": int(self.examples.sum()),
         }
 
@@ -43,18 +40,16 @@ class ClientScores:
         """Plain values: over all clients, by tier, and each client."""
         tiers = {
             str(tier): {
-                "accuracy": float(self.accuracies[self.boundaries == tier].mean()),
-                "loss": float(self.losses[self.boundaries == tier].mean()),
+                **self._over(self.boundaries == tier),
                 "clients": int((self.boundaries == tier).sum()),
             }
             for tier in np.unique(self.boundaries).tolist()
         }
-        return {
-            **self.means(),
-            "tiers": tiers,
-            "losses": self.losses.tolist(),
-            "accuracies": self.accuracies.tolist(),
-        }
+        each = {name: values.tolist() for name, values in self.scores.items()}
+        return {**self.means(), "tiers": tiers, "each": each}
+
+    def _over(self, clients: np.ndarray) -> dict[str, float]:
+        return {name: float(values[clients].mean()) for name, values in self.scores.items()}
 
 
 def evaluate_clients(
@@ -63,12 +58,18 @@ def evaluate_clients(
     held_out: Sequence[np.ndarray],
     boundaries: Sequence[int],
     batch_size: int,
+    progress: Progress | None = None,
 ) -> ClientScores:
     """Evaluate the model as it is on the held-out examples of each client."""
-    found = [evaluate(model, examples, batch_size, shard.tolist()) for shard in held_out]
+    found, done, total = [], 0, sum(map(len, held_out))
+    for shard in held_out:
+        found.append(evaluate(model, examples, batch_size, shard.tolist()))
+        done += len(shard)
+        if progress is not None:
+            progress(done, total)
+    names = [name for name in found[0] if name != "examples"]
     return ClientScores(
-        losses=np.array([scores["loss"] for scores in found]),
-        accuracies=np.array([scores["accuracy"] for scores in found]),
+        scores={name: np.array([scores[name] for scores in found]) for name in names},
         examples=np.array([scores["examples"] for scores in found]),
         boundaries=np.array(boundaries),
     )

@@ -11,20 +11,12 @@ import torch
 from hofl.batch import ChooseOption, ChooseWord
 from hofl.data.encoding import Encoded, EncodedSet
 from hofl.data.task import FreeText
-from hofl.evaluation.squad import exact_match, f1_score
+from hofl.evaluation.squad import exact_match, f1
 from hofl.models.generation import greedy, stop_tokens
 from hofl.models.split import SplitModel
 
 Progress = Callable[[int, int], None]
 """Called with (examples done, of how many)."""
-
-HEADLINES = ("accuracy", "f1")
-
-
-def headline(scores: dict[str, float]) -> tuple[str, float]:
-    """The score that a table shows first."""
-    name = next(name for name in HEADLINES if name in scores)
-    return name, scores[name]
 
 
 def evaluate(
@@ -81,7 +73,7 @@ def _written(
     for (index, _), text in zip(some, answers(model, examples, some), strict=True):
         golds = examples.examples[index].golds
         yield "em", exact_match(text, golds)
-        yield "f1", f1_score(text, golds)
+        yield "f1", f1(text, golds)
 
 
 def answers(

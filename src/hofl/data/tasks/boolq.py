@@ -15,7 +15,7 @@ def _example(_number: int, row: Row) -> Example:
 
 
 def _prompt(template: str, *words: str) -> Prompt:
-    return Prompt(template, cut="passage", answer=LabelWords(words))
+    return Prompt(template, cut="passage", answer=LabelWords(words), max_length=512)
 
 
 BOOLQ = Benchmark(

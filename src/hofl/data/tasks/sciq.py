@@ -34,15 +34,20 @@ SCIQ = Benchmark(
             f"{{support}}\nQuestion: {{question}}\n{_LISTED}\nAnswer:",
             cut="support",
             answer=LabelWords(LETTERS),
+            max_length=512,
         ),
         "cloze": Prompt(
-            "{support}\nQuestion: {question}\nAnswer:", cut="support", answer=OwnOptions()
+            "{support}\nQuestion: {question}\nAnswer:",
+            cut="support",
+            answer=OwnOptions(),
+            max_length=512,
         ),
         "instruct": Prompt(
             "{support}\nWhich of the four answers to the science question is right? Give its "
             f"letter.\nQuestion: {{question}}\n{_LISTED}\nLetter:",
             cut="support",
             answer=LabelWords(LETTERS),
+            max_length=512,
         ),
     },
     example=_example,

@@ -34,13 +34,20 @@ SQUAD = Benchmark(
             "Title: {title}\nContext: {context}\nQuestion: {question}\nAnswer:",
             cut="context",
             answer=_ANSWER,
+            max_length=512,
         ),
-        "bare": Prompt("{context}\nQuestion: {question}\nAnswer:", cut="context", answer=_ANSWER),
+        "bare": Prompt(
+            "{context}\nQuestion: {question}\nAnswer:",
+            cut="context",
+            answer=_ANSWER,
+            max_length=512,
+        ),
         "instruct": Prompt(
             "Context: {context}\nAnswer the question in a few words of the context.\n"
             "Question: {question}\nAnswer:",
             cut="context",
             answer=_ANSWER,
+            max_length=512,
         ),
     },
     example=_example,
