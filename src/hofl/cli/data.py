@@ -77,7 +77,7 @@ def data(
     again = partition_repeats(shards)
     console.print(
         f"{partition}: {clients} clients hold {table.sum():,} examples out of {pool.size:,}, "
-        f"{again:,} of them more than once.",
+        f"{again:,} of them repeats.",
         highlight=False,
         soft_wrap=True,
     )
