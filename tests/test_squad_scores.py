@@ -16,6 +16,7 @@ from hofl.evaluation.squad import exact_match, f1, normalise, scores
         ("a THE an Broncos the", ["Broncos"], 1, 1),
         ("theatre", ["atre"], 0, 0),
         ("another answer", ["answer"], 0, Fraction(2, 3)),
+        ("x–a–y", ["x– –y"], 1, 1),  # an article leaves a blank behind
         ("vitamin A", ["vitamin"], 1, 1),
         # punctuation goes first and joins what it divided
         ("U.S.A.", ["usa"], 1, 1),
