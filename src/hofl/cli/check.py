@@ -1,6 +1,6 @@
 """``hofl check``: is this run going to work, on which texts, and how long will it take?"""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -10,10 +10,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 import hofl
-from hofl.data.encoding import EncodedSet
-from hofl.experiment.build import Experiment, build
-from hofl.experiment.check import Estimate, SetFacts, estimate, rendered, set_facts
-from hofl.process import tune_allocator, use_threads
+
+if TYPE_CHECKING:
+    from hofl.experiment.check import Check, SetFacts
 
 EXAMPLE = """Examples:
 
@@ -31,36 +30,35 @@ def check(
 ) -> None:
     """Check data, prompts, label words and sizes, and estimate tokens and time; writes nothing."""
     console = Console()
-    settings = hofl.read_config(config, changes)
-    tune_allocator()
-    use_threads(settings.engine.threads, settings.engine.workers)
-    experiment = build(settings)
-    if experiment.note:
-        console.print(f"note: {experiment.note}", style="yellow", markup=False, soft_wrap=True)
-    train = _counted(console, "train", experiment.train)
-    test = _counted(console, "test", experiment.test) if len(experiment.test) else None
-    console.print(_table({"train": train, **({"test": test} if test else {})}))
-    for prompt, answer in rendered(experiment.train):
+    found = _checked(console, hofl.read_config(config, changes))
+    if found.note:
+        console.print(f"note: {found.note}", style="yellow", markup=False, soft_wrap=True)
+    console.print(_table(found.sets))
+    for prompt, answer in found.rendered:
         # Other people's text: never read it as markup.
         console.print(Panel(f"{escape(prompt)}[bold green] {escape(answer)}[/]", expand=False))
-    for line in _lines(experiment, train, test, estimate(experiment, train, test or train)):
+    for line in _lines(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _counted(console: Console, name: str, examples: EncodedSet) -> SetFacts:
+def _checked(console: Console, config: hofl.ExperimentConfig) -> "Check":
     with Progress(
-        TextColumn(f"encoding {name}"),
+        TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} examples"),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        shown = bar.add_task("", total=len(examples))
-        return set_facts(examples, lambda done, of: bar.update(shown, completed=done))
+        shown = bar.add_task("loading", total=1)
+
+        def progress(name: str, done: int, of: int) -> None:
+            bar.update(shown, description=f"encoding {name}", completed=done, total=of)
+
+        return hofl.check(config, progress)
 
 
-def _table(sets: dict[str, SetFacts]) -> Table:
+def _table(sets: "dict[str, SetFacts]") -> Table:
     table = Table()
     table.add_column("set")
     for column in ("examples", "mean tokens", "longest", "cut", "by label"):
@@ -78,21 +76,18 @@ def _table(sets: dict[str, SetFacts]) -> Table:
     return table
 
 
-def _lines(
-    experiment: Experiment, train: SetFacts, test: SetFacts | None, cost: Estimate
-) -> list[str]:
-    config: Any = experiment.config
-    sizes = experiment.client.sizes
+def _lines(found: "Check") -> list[str]:
+    config, cost, sizes = found.config, found.cost, found.clients
     lines = [
         f"task {config.task.name}, prompt {config.task.prompt!r}, at most "
         f"{config.task.max_length} tokens; partition {config.data.partition}: "
         f"{len(sizes)} clients with {min(sizes):,} to {max(sizes):,} training examples",
         f"training: {config.rounds} rounds x {config.fleet.cohort} clients x "
-        f"{experiment.method.local.local_steps} steps, about {cost.tokens:,} tokens; one step took "
+        f"{config.method.local_steps} steps, about {cost.tokens:,} tokens; one step took "
         f"{cost.step_seconds:.2f} s here, so about {duration(cost.train_seconds)}",
         f"evaluation: about {duration(cost.evaluation_seconds)}",
     ]
-    cut = train.cut + (test.cut if test else 0)
+    cut = sum(facts.cut for facts in found.sets.values())
     if cut:
         lines.append(
             f"{cut:,} texts are longer than task.max_length and lose their end; the place of the "

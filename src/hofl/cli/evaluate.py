@@ -9,10 +9,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+import hofl
 from hofl.errors import HoflError
-from hofl.experiment.config import ExperimentConfig, parse_config
-from hofl.experiment.runs import RunDirectory
-from hofl.experiment.scoring import score
 
 EXAMPLE = """Examples:
 
@@ -62,7 +60,7 @@ def evaluate(
         disable=as_json or not console.is_terminal,
     ) as bar:
         shown = bar.add_task("", total=1)
-        scores = score(
+        scores = hofl.score(
             config,
             run,
             examples,
@@ -82,11 +80,13 @@ def evaluate(
     Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _config(model: str | None, task: str | None, run: Path | None) -> ExperimentConfig:
+def _config(model: str | None, task: str | None, run: Path | None) -> hofl.ExperimentConfig:
     if run is not None:
         if model is not None or task is not None:
             raise HoflError("--run names its model and task itself: give no --model or --task.")
-        return RunDirectory.open(run).config()
+        return hofl.config_of(run)
     if model is None or task is None:
         raise HoflError("give --model and --task, or --run DIR (see --help).")
-    return parse_config({"model": {"name": model}, "task": {"name": task}})
+    return hofl.ExperimentConfig(
+        model=hofl.ModelConfig(name=model), task=hofl.TaskConfig(name=task)
+    )

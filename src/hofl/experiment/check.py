@@ -4,8 +4,9 @@ Nothing is written. What a run would refuse is refused here, with the example's 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy as np
 from hofl.data.encoding import Encoded, EncodedSet
 from hofl.data.task import FreeText, LabelWords
 from hofl.evaluation.scores import Progress, evaluate
-from hofl.experiment.build import Experiment
+from hofl.experiment.build import Experiment, build
+from hofl.experiment.config import ExperimentConfig
+from hofl.process import tune_allocator, use_threads
 
 RENDERED = 2
 """Examples shown as the model reads them."""
@@ -48,6 +51,51 @@ class Estimate:
     evaluation_seconds: float
 
 
+@dataclass(frozen=True)
+class Check:
+    """What was found.
+
+    Args:
+        config: the complete, resolved configuration.
+        note: what the user should know about the data.
+        sets: facts of the training set and of the test set, where there is one.
+        rendered: the first training examples as (prompt, answer).
+        clients: how many training examples each client holds.
+        cost: what the run will take.
+    """
+
+    config: ExperimentConfig
+    note: str
+    sets: dict[str, SetFacts]
+    rendered: tuple[tuple[str, str], ...]
+    clients: tuple[int, ...]
+    cost: Estimate
+
+
+Encoding = Callable[[str, int, int], None]
+"""Called with (name of the set, examples done, of how many)."""
+
+
+def check(config: ExperimentConfig, progress: Encoding = lambda name, done, of: None) -> Check:
+    """Build everything that a configuration names, encode every example, time one step."""
+    tune_allocator()
+    use_threads(config.engine.threads, config.engine.workers)
+    experiment = build(config)
+    sets = {
+        name: set_facts(examples, partial(progress, name))
+        for name, examples in (("train", experiment.train), ("test", experiment.test))
+        if len(examples)
+    }
+    return Check(
+        config=experiment.config,
+        note=experiment.note,
+        sets=sets,
+        rendered=tuple(rendered(experiment.train)),
+        clients=tuple(experiment.client.sizes),
+        cost=estimate(experiment, sets["train"], sets.get("test")),
+    )
+
+
 def set_facts(examples: EncodedSet, progress: Progress | None = None) -> SetFacts:
     """Encode every example; the first that cannot be encoded is refused with its number."""
     tokens, cut, labels = [], 0, []
@@ -77,7 +125,7 @@ def rendered(examples: EncodedSet) -> Iterator[tuple[str, str]]:
         yield encoder.tokenizer.decode(one.prompt), right
 
 
-def estimate(experiment: Experiment, train: SetFacts, test: SetFacts) -> Estimate:
+def estimate(experiment: Experiment, train: SetFacts, test: SetFacts | None) -> Estimate:
     """Time one client's participation of a single step, then scale to the whole run."""
     config = experiment.config
     steps = experiment.method.local.local_steps
@@ -91,15 +139,13 @@ def estimate(experiment: Experiment, train: SetFacts, test: SetFacts) -> Estimat
         tokens=round(participations * steps * config.task.batch_size * train.mean_tokens),
         step_seconds=step,
         train_seconds=participations * steps * step / config.engine.workers,
-        evaluation_seconds=_evaluation_seconds(experiment, test),
+        evaluation_seconds=0.0 if test is None else _evaluation_seconds(experiment, test),
     )
 
 
 def _evaluation_seconds(experiment: Experiment, test: SetFacts) -> float:
     """Of all evaluations of the test set: the start, every so often, and the end."""
     config = experiment.config.evaluation
-    if not len(experiment.test):
-        return 0.0
     some = _spread(len(experiment.test), 2 * config.batch_size)
     model, size = experiment.model.split, config.batch_size
     per_example = _seconds(lambda: evaluate(model, experiment.test, size, some)) / len(some)

@@ -35,6 +35,11 @@ def score(
     return {**_facts(config, task, run), **scores}
 
 
+def config_of(run: Path) -> ExperimentConfig:
+    """The resolved configuration of a run."""
+    return RunDirectory.open(run).config()
+
+
 def _model(config: ExperimentConfig, run: Path | None) -> LoadedModel:
     model = load_model(
         config.model.name,
