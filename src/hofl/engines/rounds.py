@@ -121,7 +121,20 @@ class RoundTally:
 def run_rounds(
     experiment: Experiment, engine: Engine, run: RunDirectory, observe: Observer
 ) -> dict[str, Any]:
-    """Train from the latest checkpoint (or the start) to the last round; returns the summary."""
+    """Train from the latest checkpoint (or the start) to the end; returns the summary."""
+    state = train_until(experiment, engine, run, observe, experiment.config.rounds)
+    experiment.model.split.load(state.w)
+    save_adapter(experiment.model.split.module, run.adapter, experiment.model.reference)
+    summary = summarise(experiment, run)
+    run.write_summary(summary)
+    observe("end", summary)
+    return summary
+
+
+def train_until(
+    experiment: Experiment, engine: Engine, run: RunDirectory, observe: Observer, last: int
+) -> ServerState:
+    """Train from the latest checkpoint (or the start) up to round ``last``, checkpoint included."""
     config = experiment.config
     state = run.load_state(experiment.layout.digest)
     if state is None:
@@ -131,8 +144,8 @@ def run_rounds(
         run.record(row | timed_evaluation(experiment, state))
         run.save_state(state, experiment.layout.digest)
     run.forget_after(state.round)
-    observe("start", {"round": state.round, "rounds": config.rounds, "rows": run.metrics()})
-    while state.round < config.rounds:
+    observe("start", {"round": state.round, "rounds": last, "rows": run.metrics()})
+    while state.round < last:
         state, row = one_round(experiment, engine, state, observe)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
@@ -141,12 +154,7 @@ def run_rounds(
         run.record(row)
         run.save_state(state, experiment.layout.digest)
         observe("round", row)
-    experiment.model.split.load(state.w)
-    save_adapter(experiment.model.split.module, run.adapter, experiment.model.reference)
-    summary = summarise(experiment, run)
-    run.write_summary(summary)
-    observe("end", summary)
-    return summary
+    return state
 
 
 def one_round(

@@ -106,7 +106,7 @@ class Experiment:
 
 def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     """Load, check and connect everything a configuration names; writes nothing."""
-    chosen = build_method(config.method)
+    chosen = build_method(config)
     _check_fleet(config)
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
@@ -175,10 +175,10 @@ def _resolved(
     return config.model_copy(update=update)
 
 
-def build_method(config: MethodConfig) -> Method:
+def build_method(config: ExperimentConfig) -> Method:
     """The method with the configuration's values in place of its own."""
-    options: dict[str, Any] = config.model_dump(exclude={"name"}, exclude_none=True)
-    chosen = method(config.name, **options)
+    options: dict[str, Any] = config.method.model_dump(exclude={"name"}, exclude_none=True)
+    chosen = method(config.method.name, **options)
     check_rule(chosen.local)
     if chosen.aggregation not in AGGREGATIONS:
         raise HoflError(

@@ -1,0 +1,7 @@
+"""Placeholder."""
+
+EXAMPLE = "x"
+
+
+def measure() -> None:
+    """Placeholder."""
