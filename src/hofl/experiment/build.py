@@ -24,6 +24,7 @@ from hofl.models.families import family_of
 from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
 from hofl.randomness import Purpose, generator
+from hofl.sampling.measured import load_statistics
 from hofl.sampling.policies import draw_cohort
 from hofl.sampling.tiers import deal_tiers
 from hofl.server.aggregate import AGGREGATIONS
@@ -177,7 +178,14 @@ def _resolved(
 
 def build_method(config: ExperimentConfig) -> Method:
     """The method with the configuration's values in place of its own."""
-    options: dict[str, Any] = config.method.model_dump(exclude={"name"}, exclude_none=True)
+    fields = config.method
+    options: dict[str, Any] = fields.model_dump(exclude={"name", "statistics"}, exclude_none=True)
+    if fields.statistics is not None:
+        if fields.weight is not None or fields.costs is not None:
+            raise HoflError("method.statistics gives weight and costs: leave these out.")
+        statistics = load_statistics(fields.statistics)
+        costs = tuple(statistics.costs(config.fleet.cohort).tolist())
+        options |= {"policy": "water-filling", "weight": statistics.weight, "costs": costs}
     chosen = method(config.method.name, **options)
     check_rule(chosen.local)
     if chosen.aggregation not in AGGREGATIONS:
