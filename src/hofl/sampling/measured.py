@@ -158,7 +158,6 @@ def measured(
         normalised: updates are in the gradient's units (SGD). AdamW's are not: then the mean update
             stands for g, and the representation error is measured from uniform sampling.
     """
-    clients, repetitions = updates.shape[:2]
     own, slopes = Products.of(updates), Products.of(gradients)
     if normalised:
         *means, gradient = _vectors(_with_mean_gradient(updates, gradients))
@@ -171,7 +170,7 @@ def measured(
         heterogeneity=slopes.estimate(dispersion),
         noise=slopes.variances(),
         boundaries=boundaries,
-        repetitions=repetitions,
+        repetitions=updates.shape[1],
         reference="gradient" if normalised else "mean update",
     )
 
