@@ -124,20 +124,19 @@ def _plan(settings: "Settings") -> str:
 
 def _table(rung: "Rung") -> Table:
     table = Table(title=f"after {rung.rounds} rounds")
-    for column in ("beta", "client loss", "behind the best", "std. error", "p", "verdict"):
+    for column in ("beta", "client loss", "behind the best", "std. error", "p", "verdict", "then"):
         table.add_column(column, justify="right")
     best = min(one.loss for one in rung.standings)
     for one in rung.standings:
         sure = "inconclusive" if one.inconclusive else "worse"
-        verdict = "best" if one.loss == best else sure
-        goes_on = "" if one.beta in rung.kept else ", stops"
         table.add_row(
             f"{one.beta:g}",
             f"{one.loss:.5f}",
             f"{one.behind.mean:+.5f}",
             f"{one.behind.error:.5f}",
             "-" if one.loss == best else f"{one.behind.p_value:.3g}",
-            verdict + goes_on,
+            "best" if one.loss == best else sure,
+            "stays" if one.beta in rung.kept else "stops",
         )
     return table
 
