@@ -15,6 +15,7 @@ from hofl.batch import Batch
 from hofl.directions import combine
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
+from hofl.local.execution import PLAIN, Execution
 from hofl.local.step import hybrid_gradients
 from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
@@ -32,6 +33,7 @@ def client_update(
     steps: Iterable[Sequence[Batch]],
     bottom: "BottomRule",
     surrogate: "Surrogate",
+    execution: Execution = PLAIN,
 ) -> Upload:
     """ClientUpdate: E hybrid-order steps from w_t; returns scalars and the top's difference."""
     rule, b, cut = plan.rule, plan.boundary, model.layout.cut(plan.boundary)
@@ -41,7 +43,7 @@ def client_update(
     state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
     scalars, losses, judged, examples = [], [], [], 0
     for e, parts in enumerate(steps):  # a batch, in one part or several
-        g = hybrid_gradients(model, plan, e, parts, bottom, surrogate)  # Eqs. (3)-(6)
+        g = hybrid_gradients(model, plan, e, parts, bottom, surrogate, execution)  # Eqs. (3)-(6)
         with torch.no_grad():  # both segments move from the same anchor, Eq. (7)
             if g.bottom.gradient is not None:
                 add_proximal(g.bottom.gradient, w_zo, w_0[:cut], rule.proximal)

@@ -15,13 +15,17 @@ class Execution:
     Args:
         micro_batch: examples at a time; 0 is the whole batch. Gradients and scalars are the
             weighted sums over the parts, equal to the whole batch's up to FP32 rounding.
+        checkpoint: blocks per segment of a backward pass; 0 keeps the top's activations whole. Only
+            one segment's activations are alive, and every segment but the last runs twice.
     """
 
     micro_batch: int = 0
+    checkpoint: int = 0
 
     def __post_init__(self) -> None:
-        if self.micro_batch < 0:
-            raise HoflError(f"micro_batch must not be negative, got {self.micro_batch}.")
+        for name, value in vars(self).items():
+            if value < 0:
+                raise HoflError(f"{name} must not be negative, got {value}.")
 
 
 PLAIN = Execution()

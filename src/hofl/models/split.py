@@ -85,9 +85,9 @@ class SplitModel:
         """The parameter at a coordinate."""
         return self._parameters[coordinate.index]
 
-    def top_parameters(self, boundary: int) -> list[nn.Parameter]:
-        """Trainable parameters of the top segment, in layout order."""
-        return [self.parameter(c) for block in self.layout.by_block[boundary:] for c in block]
+    def parameters_in(self, blocks: range) -> list[nn.Parameter]:
+        """Trainable parameters of some blocks, in layout order."""
+        return [self.parameter(c) for index in blocks for c in self.layout.by_block[index]]
 
     def inputs(self, input_ids: Tensor) -> BlockInputs:
         """Embed [B, T] ids and record what the model would pass to each of its blocks."""
@@ -165,7 +165,3 @@ class SplitModel:
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Mean loss over the goal's terms, from the output of the last block."""
         return batch.goal.losses(self.logits(hidden, batch)).mean()
-
-    def top_loss(self, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int) -> Tensor:
-        """The loss as a function of the boundary activation z [B, T, D]."""
-        return self.loss(self.forward(z, inputs, boundary, self.num_blocks), batch)
