@@ -39,6 +39,7 @@ def client_update(
     rule, b, cut = plan.rule, plan.boundary, model.layout.cut(plan.boundary)
     w_0 = plan.w.to(model.device)
     model.load(w_0)
+    model.keep(b if execution.stream_bottom else 0)
     w_zo, w_fo = model.w[:cut], model.w[cut:]
     state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
     scalars, losses, judged, examples = [], [], [], 0
