@@ -32,3 +32,4 @@ class Execution:
 
 
 PLAIN = Execution()
+LEANEST = Execution(micro_batch=1, checkpoint=1, stream_bottom=True)

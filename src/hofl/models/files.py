@@ -37,8 +37,8 @@ class StoredTensor:
         data = torch.empty(self.size, dtype=torch.uint8)
         with self.path.open("rb") as file:
             file.seek(self.start)
-            if self.size and file.readinto(data.numpy()) != self.size:  # type: ignore[arg-type]
-                raise HoflError(f"{self.path} is cut short. Get the model again.")
+            if file.readinto(data.numpy()) != self.size:  # type: ignore[arg-type]
+                raise HoflError(f"{self.path} was cut short while it was in use.")
         return data.view(self.dtype).view(self.shape)
 
     def mapped(self) -> Tensor:
@@ -79,7 +79,7 @@ def _tensors_in(path: Path) -> dict[str, StoredTensor]:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
-        return {
+        found = {
             name: StoredTensor(
                 path,
                 _DTYPES[entry["dtype"]],
@@ -92,6 +92,9 @@ def _tensors_in(path: Path) -> dict[str, StoredTensor]:
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         raise HoflError(f"{path} is not a safetensors file. Get the model again.") from None
+    if max((t.start + t.size for t in found.values()), default=0) > path.stat().st_size:
+        raise HoflError(f"{path} is cut short. Get the model again.")
+    return found
 
 
 def _local(reference: str, name: str) -> Path | None:

@@ -119,7 +119,7 @@ def build_split(
     if stream and (isinstance(adapter, FullBlocks) or not stored):
         raise HoflError(
             "only frozen weights in safetensors files can be streamed: use LoRA and "
-            "model.weights=pretrained, or set execution.stream_bottom=false."
+            "model.weights=pretrained, or set engine.stream_bottom=false."
         )
     if stream:
         model = model_without_blocks(config, family, stored, storage_dtype, device)

@@ -7,7 +7,7 @@ block, such as SmolLM3's blocks without rotary embedding, therefore survives the
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ class SplitModel:
         if start and not self.on_disk:
             raise HoflError(
                 "the bottom cannot be streamed: the model has no safetensors files with frozen "
-                "block weights. Set execution.stream_bottom=false."
+                "block weights. Set engine.stream_bottom=false."
             )
         for index, block in enumerate(self.blocks):
             for parameter in block.parameters():
@@ -109,6 +109,10 @@ class SplitModel:
                     self._away[parameter] = self.on_disk[parameter]
                 elif index >= start and parameter in self._away:
                     parameter.data = self._away.pop(parameter)()
+
+    def computing(self, part: nn.Module) -> AbstractContextManager[None]:
+        """Inside, the frozen weights of a part are in memory and in the compute dtype."""
+        return computing_in(part, self.compute_dtype, self._away)
 
     def parameter(self, coordinate: Coordinate) -> nn.Parameter:
         """The parameter at a coordinate."""
@@ -141,7 +145,7 @@ class SplitModel:
         try:
             with torch.no_grad(), ExitStack() as stack:
                 for part in self._before:
-                    stack.enter_context(computing_in(part, self.compute_dtype, self._away))
+                    stack.enter_context(self.computing(part))
                 self._decoder(input_ids=input_ids, use_cache=False)
         except _AllRecorded:
             pass
@@ -161,7 +165,7 @@ class SplitModel:
         """Run one block: [B, T, D] -> [B, T, D], with ``values`` in place of named parameters."""
         args, kwargs = inputs.calls[index]
         block = self.blocks[index]
-        with computing_in(block, self.compute_dtype, self._away):
+        with self.computing(block):
             if values is None:
                 output = block(hidden, *args, **kwargs)
             else:
@@ -178,7 +182,7 @@ class SplitModel:
         """[M, C] scores at the slots, for the words in question: never [B, T, vocabulary]."""
         at_slots = hidden[batch.rows, batch.columns]  # [M, D]
         for part in self._after:
-            with computing_in(part, self.compute_dtype, self._away):
+            with self.computing(part):
                 at_slots = part(at_slots)
         head = self.base.get_output_embeddings()
         weight, bias = head.weight, getattr(head, "bias", None)  # [V, D], [V] or None

@@ -1,7 +1,7 @@
 """Every upload is checked on arrival; a bad one is refused and never touches the model."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,17 @@ class UploadLimits:
 
     max_norm: float = math.inf
     max_scalar: float = math.inf
+
+
+def plan_as_answered(plan: RoundPlan, upload: Upload, layout: Layout) -> RoundPlan:
+    """The plan with the upload's boundary: a device short of memory may raise its own, up to L.
+
+    The seeds say all the rest, so its update is rebuilt like any other.
+    """
+    raised = upload.boundary
+    if type(raised) is int and plan.boundary < raised <= layout.num_blocks:
+        return replace(plan, boundary=raised)
+    return plan
 
 
 def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: UploadLimits) -> None:
