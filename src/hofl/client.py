@@ -89,6 +89,8 @@ class LocalClient:
             surrogate,
             execution,
         )
+        # Before the measurement: what is read now is held, and counted with the model.
+        self._model.keep(plan.boundary if execution.stream_bottom else 0)
         kind = (plan.rule.bottom, plan.boundary, execution)
         if kind in self._peaks:
             upload = work()
