@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hofl.cli import demo, methods, models, run, sample, theory
+from hofl.cli import check, data, demo, evaluate, methods, models, run, sample, theory
 from hofl.errors import HoflError
 
 app = typer.Typer(
@@ -21,6 +21,9 @@ app = typer.Typer(
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("data", epilog=data.EXAMPLE)(data.data)
 app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
