@@ -19,6 +19,7 @@ from hofl.local.execution import PLAIN, Execution
 from hofl.local.step import hybrid_gradients
 from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
+from hofl.packing import pack, unpack
 from hofl.server.aggregate import BlockWeights, RunningMean
 
 if TYPE_CHECKING:  # the server side never imports the model
@@ -57,6 +58,7 @@ def client_update(
         examples += g.examples
     checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
+    difference = (model.w[dense] - w_0[dense]).cpu()  # [d_FO], Eq. (8)
     return Upload(
         run=plan.run,
         round=plan.round,
@@ -64,7 +66,7 @@ def client_update(
         boundary=b,
         layout=plan.layout,
         scalars=torch.stack(scalars),  # [E, q]
-        difference=(model.w[dense] - w_0[dense]).cpu(),  # [d_FO], Eq. (8)
+        difference=pack(difference, rule.uplink_bits, plan.rounding()),
         metrics=ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise),
         bottom_hash=bottom_hash(w_zo) if plan.verify and len(scalars[0]) else "",
     )
@@ -78,7 +80,8 @@ def reconstruct(plan: RoundPlan, upload: Upload, layout: Layout) -> Tensor:
             finite scalars add up to parameters that are not.
     """
     delta = torch.zeros(layout.size)
-    delta[plan.dense_start(layout) :] = upload.difference
+    dense = delta[plan.dense_start(layout) :]
+    dense.copy_(unpack(upload.difference, plan.rule.uplink_bits, len(dense)))
     if upload.scalars.shape[1] > 0:
         w_e = replay(plan, upload.scalars, layout)
         if plan.verify and bottom_hash(w_e) != upload.bottom_hash:

@@ -113,6 +113,7 @@ class MethodConfig(_Section):
     q: int | None = None
     mu: float | None = None
     proximal: float | None = None
+    uplink_bits: int | None = None
     policy: str | None = None
     beta: float | None = None
     beta_schedule: str | None = None
