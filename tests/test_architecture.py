@@ -21,6 +21,7 @@ LAYERS = [
     {"client"},
     {"experiment", "recipes"},
     {"engines", "report"},
+    {"choosing"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

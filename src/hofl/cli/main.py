@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hofl.cli import check, data, demo, evaluate, methods, models, run, sample, theory
+from hofl.cli import beta, check, data, demo, evaluate, methods, models, run, sample, theory
 from hofl.errors import HoflError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
+app.add_typer(beta.app)
 
 
 def main() -> None:
