@@ -127,6 +127,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         storage_dtype=config.model.storage_dtype,
         compute_dtype=config.model.compute_dtype,
         device=device or config.engine.device,
+        stream=config.engine.stream_bottom,
     )
     layout = model.split.layout
     own = device_boundaries(config, layout.num_blocks)
@@ -150,7 +151,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
             train,
             shards,
             config.task.batch_size,
-            Execution(micro_batch=config.engine.micro_batch),
+            _execution(config),
         ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
         note=task.note,
@@ -232,6 +233,11 @@ def adapter_of(config: ExperimentConfig) -> Lora | FullBlocks:
         return FullBlocks()
     fields = config.adapter
     return Lora(rank=fields.rank, alpha=fields.alpha, targets=fields.targets)
+
+
+def _execution(config: ExperimentConfig) -> Execution:
+    engine = config.engine
+    return Execution(engine.micro_batch, engine.checkpoint, engine.stream_bottom)
 
 
 def _check_fleet(config: ExperimentConfig) -> None:

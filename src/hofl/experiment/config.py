@@ -22,7 +22,7 @@ class ModelConfig(_Section):
 
     name: str = Field(description="built-in model, folder, or Hugging Face id")
     weights: Literal["pretrained", "random"] = "pretrained"
-    storage_dtype: Dtype = "float32"
+    storage_dtype: Dtype | Literal["q8_0", "q4_1"] = "float32"
     compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 
@@ -116,6 +116,7 @@ class MethodConfig(_Section):
     q: int | None = None
     mu: float | None = None
     proximal: float | None = None
+    uplink_bits: int | None = None
     policy: str | None = None
     beta: float | None = None
     beta_schedule: str | None = None
@@ -141,13 +142,17 @@ class EngineConfig(_Section):
     """Where and how clients run.
 
     ``threads`` 0 shares the cores among the workers. ``micro_batch`` is how many examples a client
-    computes at a time, of similar lengths; 0 is the whole batch.
+    computes at a time, of similar lengths; 0 is the whole batch. ``checkpoint`` is how many blocks'
+    activations a backward pass keeps at a time; 0 is all of the top's. With ``stream_bottom`` the
+    blocks below the boundary are read from the model's files whenever they run.
     """
 
     device: str = "auto"
     workers: int = Field(default=1, ge=1)
     threads: int = Field(default=0, ge=0)
     micro_batch: int = Field(default=0, ge=0)
+    checkpoint: int = Field(default=0, ge=0)
+    stream_bottom: bool = False
 
 
 class EvaluationConfig(_Section):
