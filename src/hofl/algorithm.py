@@ -52,6 +52,7 @@ def client_update(
         losses.append(g.loss)
         judged.append((g.bottom.checks, g.bottom.signal, g.bottom.noise))
         examples += g.examples
+        del g  # not to be held through the next step
     checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
     return Upload(

@@ -1,0 +1,78 @@
+"""What a participation will need, by running it on a model without data.
+
+What runs is the client's own code, :func:`hofl.algorithm.client_update`, not a formula for it. One
+local step is enough: optimizer state is made before the first step, and nothing else outlives one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from hofl.algorithm import client_update
+from hofl.batch import Batch
+from hofl.local.execution import PLAIN, Execution
+from hofl.local.rules import resolve
+from hofl.memory import LiveBytes, resident_bytes
+from hofl.messages import RoundPlan
+from hofl.models.split import SplitModel
+from hofl.planning.hollow import META, without_data
+from hofl.planning.meter import STATE, TRANSIENT, WEIGHTS, Meter
+from hofl.planning.uplink import uplink_bytes
+from hofl.planning.workload import ITEMS, Cost, Workload
+
+_PARTS = 2  # micro-batches traced: from the second on, each finds the same things alive
+
+
+def trace(
+    model: SplitModel, workload: Workload, boundary: int, execution: Execution = PLAIN
+) -> Cost:
+    """The cost of a participation at a boundary; ``model`` is a hollow one."""
+    rule = workload.rule
+    plan = RoundPlan(
+        run="plan",
+        round=0,
+        client=0,
+        boundary=boundary,
+        seed=0,
+        layout=model.layout.digest,
+        rule=replace(rule, local_steps=1),
+        w=torch.zeros(model.layout.size),
+    )
+    sizes = part_sizes(workload.batch_size, execution)[:_PARTS]
+    bottom, surrogate = resolve(rule, boundary)
+    with without_data(), LiveBytes(META) as counter:
+        meter = Meter(counter, sum(sizes))
+        with meter.watching(model), counter.making(STATE):
+            steps = _one_step(workload, sizes, counter)
+            client_update(model, plan, steps, meter.checked(bottom), surrogate)
+    items = {kind: counter.items.get(kind, 0) for kind in ITEMS}
+    adapter = model.w.numel() * model.w.element_size()
+    items[WEIGHTS] += resident_bytes(model.module) - adapter
+    items[STATE] += adapter
+    cut = model.layout.cut(boundary)
+    return Cost(
+        boundary=boundary,
+        execution=execution,
+        bottom=rule.bottom,
+        peak_bytes=sum(items.values()),
+        items=items,
+        zo_params=cut,
+        fo_params=model.layout.size - cut,
+        uplink_bytes=uplink_bytes(model.layout, rule, boundary),
+        relative_compute=meter.passes / (2 * model.num_blocks),
+    )
+
+
+def part_sizes(batch_size: int, execution: Execution) -> list[int]:
+    """Examples in each part of a step."""
+    size = execution.micro_batch or batch_size
+    return [min(size, batch_size - start) for start in range(0, batch_size, size)]
+
+
+def _one_step(
+    workload: Workload, sizes: list[int], counter: LiveBytes
+) -> Iterator[list[Batch]]:
+    """A step in parts; from its start on, what is made is no longer state."""
+    with counter.making(TRANSIENT):
+        yield [workload.batch(rows) for rows in sizes]

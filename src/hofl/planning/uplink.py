@@ -1,0 +1,38 @@
+"""The size of an upload before there is one: a message of zeros, serialised."""
+
+import torch
+
+from hofl.layout import Layout
+from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
+
+# Figures of full width: a header with them is as long as that of a real upload.
+_METRICS = ClientMetrics(1 / 3, 100, 1, 1e-3 / 3, 1e-7 / 3, 10**9)
+_HASH = "0" * 64
+
+
+def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
+    """Length of a client's answer at a boundary, give or take a few digits in its header."""
+    plan = RoundPlan(
+        run="plan-0123456789ab",
+        round=100,
+        client=10,
+        boundary=boundary,
+        seed=0,
+        layout=layout.digest,
+        rule=rule,
+        w=torch.zeros(0),
+        verify=True,
+    )
+    shape = plan.scalars_shape(layout)
+    upload = Upload(
+        run=plan.run,
+        round=plan.round,
+        client=plan.client,
+        boundary=boundary,
+        layout=plan.layout,
+        scalars=torch.zeros(shape),
+        difference=torch.zeros(layout.size - plan.dense_start(layout)),
+        metrics=_METRICS,
+        bottom_hash=_HASH if shape[1] else "",
+    )
+    return len(upload.to_bytes())
