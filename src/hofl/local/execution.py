@@ -23,5 +23,9 @@ class Execution:
         if self.micro_batch < 0:
             raise HoflError(f"micro_batch must not be negative, got {self.micro_batch}.")
 
+    def describe(self) -> str:
+        """In words; empty for the plain step."""
+        return f"micro-batches of {self.micro_batch}" if self.micro_batch else ""
+
 
 PLAIN = Execution()

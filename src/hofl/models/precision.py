@@ -27,14 +27,14 @@ def computing_in(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
                 continue
             if parameter.dtype != dtype:
                 copy = nn.Parameter(parameter.to(dtype), requires_grad=False)
-                copies[copy.untyped_storage().data_ptr()] = (owner, name, parameter)
+                copies[copy.untyped_storage()._cdata] = (owner, name, parameter)
                 owner._parameters[name] = copy
     if not copies:
         yield
         return
 
     def pack(tensor: Tensor) -> Any:
-        found = copies.get(tensor.untyped_storage().data_ptr())
+        found = copies.get(tensor.untyped_storage()._cdata)
         if found is None:
             return tensor
         return found[2], tensor.size(), tensor.stride(), tensor.storage_offset()

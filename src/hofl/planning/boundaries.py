@@ -71,9 +71,7 @@ def _on_line(start: Cost, inner: Cost, stop: Cost) -> bool:
     return abs(inner.peak_bytes - expected) <= _CLOSE * inner.peak_bytes
 
 
-def _between(
-    start: Cost, stop: Cost, boundary: int, model: SplitModel, workload: Workload
-) -> Cost:
+def _between(start: Cost, stop: Cost, boundary: int, model: SplitModel, workload: Workload) -> Cost:
     """The cost at a boundary on the line from one traced cost to another."""
     share = (boundary - start.boundary) / (stop.boundary - start.boundary)
 

@@ -96,15 +96,13 @@ def _attention(
     small = [_few(x).requires_grad_(x.requires_grad) for x in (query, key, value)]
     mask = None if attn_mask is None else torch.ones(1, 1, 2, 2, dtype=attn_mask.dtype)
     options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
-    choice = torch._fused_sdp_choice(*small, mask, dropout_p, is_causal, **options)
+    choice = _aten._fused_sdp_choice(*small, mask, dropout_p, is_causal, **options)
     if choice != SDPBackend.FLASH_ATTENTION.value:
         return scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **options
         )
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # fused kernels add their mask
-        attn_mask = torch.where(
-            attn_mask, query.new_zeros(()), query.new_full((), float("-inf"))
-        )
+        attn_mask = torch.where(attn_mask, query.new_zeros(()), query.new_full((), float("-inf")))
     fused = _aten._scaled_dot_product_flash_attention_for_cpu
     output: Tensor = fused(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale

@@ -22,9 +22,9 @@ WEIGHTS, STATE, ACTIVATIONS, LOGITS, TRANSIENT = ITEMS
 class Meter:
     """Block passes in units of one block on the whole batch.
 
-    A backward pass through a frozen block costs what its forward pass does (design: 2L for full
-    backpropagation); a block that is re-run for its gradient counts again. The check of the scalars,
-    which comes once in a participation and not in every step, is left out.
+    A backward pass through a frozen block costs what its forward pass does, so backpropagation
+    takes 2L; a block that is re-run for its gradient counts again. The check of the scalars, which
+    comes once in a participation and not in every step, is left out.
 
     Args:
         counter: counts the bytes.

@@ -21,8 +21,6 @@ from hofl.planning.meter import STATE, TRANSIENT, WEIGHTS, Meter
 from hofl.planning.uplink import uplink_bytes
 from hofl.planning.workload import ITEMS, Cost, Workload
 
-_PARTS = 2  # micro-batches traced: from the second on, each finds the same things alive
-
 
 def trace(
     model: SplitModel, workload: Workload, boundary: int, execution: Execution = PLAIN
@@ -39,13 +37,18 @@ def trace(
         rule=replace(rule, local_steps=1),
         w=torch.zeros(model.layout.size),
     )
-    sizes = part_sizes(workload.batch_size, execution)[:_PARTS]
     bottom, surrogate = resolve(rule, boundary)
+    part = min(execution.micro_batch or workload.batch_size, workload.batch_size)
     with without_data(), LiveBytes(META) as counter:
-        meter = Meter(counter, sum(sizes))
+        meter = Meter(counter, part)
         with meter.watching(model), counter.making(STATE):
-            steps = _one_step(workload, sizes, counter)
+            # One part is traced; it finds the other parts' tokens, and the gradient so far.
+            left = workload.batch_size - part
+            others = workload.batch(left)
+            summed = torch.empty(_dense(plan, model) if left else 0, device=META)
+            steps = _one_step(workload.batch(part), counter)
             client_update(model, plan, steps, meter.checked(bottom), surrogate)
+            del others, summed
     items = {kind: counter.items.get(kind, 0) for kind in ITEMS}
     adapter = model.w.numel() * model.w.element_size()
     items[WEIGHTS] += resident_bytes(model.module) - adapter
@@ -64,15 +67,12 @@ def trace(
     )
 
 
-def part_sizes(batch_size: int, execution: Execution) -> list[int]:
-    """Examples in each part of a step."""
-    size = execution.micro_batch or batch_size
-    return [min(size, batch_size - start) for start in range(0, batch_size, size)]
+def _dense(plan: RoundPlan, model: SplitModel) -> int:
+    """Length of the gradient that adds up over parts: the top's, or all after recompute."""
+    return model.layout.size - plan.dense_start(model.layout)
 
 
-def _one_step(
-    workload: Workload, sizes: list[int], counter: LiveBytes
-) -> Iterator[list[Batch]]:
-    """A step in parts; from its start on, what is made is no longer state."""
+def _one_step(part: Batch, counter: LiveBytes) -> Iterator[list[Batch]]:
+    """A step of one part; from its start on, what is made is no longer state."""
     with counter.making(TRANSIENT):
-        yield [workload.batch(rows) for rows in sizes]
+        yield [part]

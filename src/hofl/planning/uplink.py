@@ -1,12 +1,15 @@
 """The size of an upload before there is one: a message of zeros, serialised."""
 
+from dataclasses import replace
+
 import torch
 
 from hofl.layout import Layout
 from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
 
 # Figures of full width: a header with them is as long as that of a real upload.
-_METRICS = ClientMetrics(1 / 3, 100, 1, 1e-3 / 3, 1e-7 / 3, 10**9)
+_METRICS = ClientMetrics(loss=4 / 3, examples=80, peak_bytes=10**9)
+_CHECKED = replace(_METRICS, checks=1, signal=1e-2 / 3, noise=1e-7 / 3)
 _HASH = "0" * 64
 
 
@@ -32,7 +35,7 @@ def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
         layout=plan.layout,
         scalars=torch.zeros(shape),
         difference=torch.zeros(layout.size - plan.dense_start(layout)),
-        metrics=_METRICS,
+        metrics=_CHECKED if shape[1] else _METRICS,
         bottom_hash=_HASH if shape[1] else "",
     )
     return len(upload.to_bytes())

@@ -13,12 +13,12 @@ from hofl.errors import HoflError
 
 @dataclass(frozen=True)
 class Line:
-    """A named curve, and the index of the point to mark."""
+    """A named curve, and the index of the point to mark, if any."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    mark: int
+    mark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def _write_image(panels: Sequence[Panel], path: Path) -> None:
     for ax, panel in zip(axes, panels, strict=True):
         for line in panel.lines:
             (drawn,) = ax.plot(line.x, line.y, label=line.name)
-            ax.plot(line.x[line.mark], line.y[line.mark], "o", color=drawn.get_color())
+            if line.mark is not None:
+                ax.plot(line.x[line.mark], line.y[line.mark], "o", color=drawn.get_color())
         ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         ax.grid(alpha=0.3)
     axes[0].legend()

@@ -1,0 +1,118 @@
+"""The memory plan of a model and a workload: every boundary, every option, and what is chosen."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hofl.errors import HoflError
+from hofl.local.execution import Execution
+from hofl.local.rules import check_rule
+from hofl.messages import LocalRule
+from hofl.models.adapters import Lora
+from hofl.models.loading import DTYPES, read_model_config
+from hofl.models.split import SplitModel
+from hofl.planning.boundaries import all_boundaries
+from hofl.planning.budget import choose, nothing_fits
+from hofl.planning.hollow import hollow_model
+from hofl.planning.workload import Cost, Workload
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Costs of a workload on a model, traced when they are asked for.
+
+    Args:
+        model: a hollow model.
+        workload: what a device is asked to do.
+    """
+
+    model: SplitModel
+    workload: Workload
+
+    @cached_property
+    def plain(self) -> list[Cost]:
+        """The step as it is, at boundaries 0..L."""
+        return all_boundaries(self.model, self.workload)
+
+    @cached_property
+    def options(self) -> list[Cost]:
+        """The same gradients in less memory: other executions at boundaries 0..L."""
+        return [
+            cost
+            for execution in executions(self.workload.batch_size)
+            for cost in all_boundaries(self.model, self.workload, execution)
+        ]
+
+    def choose(self, budget: int, strategy: str) -> Cost | None:
+        """What fits the budget best by a strategy, or None."""
+        return choose(self.plain, self.weighed(strategy), budget, strategy)
+
+    def advice(self, budget: int, strategy: str) -> str:
+        """What to tell somebody whose budget is too small."""
+        return nothing_fits([*self.plain, *self.weighed(strategy)], budget)
+
+    def weighed(self, strategy: str) -> list[Cost]:
+        """The options that a strategy looks at."""
+        return self.options if strategy == "best" else []
+
+    def facts(self, name: str, chosen: Cost | None) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "model": name,
+            "batch_size": self.workload.batch_size,
+            "seq_len": self.workload.seq_len,
+            "boundaries": [cost_facts(cost) for cost in self.plain],
+            "options": [cost_facts(cost) for cost in self.options],
+            "chosen": None if chosen is None else cost_facts(chosen),
+        }
+
+
+def memory_plan(
+    name: str,
+    rule: LocalRule,
+    *,
+    batch_size: int,
+    seq_len: int,
+    answer_tokens: int = 0,
+    rank: int = 8,
+    storage_dtype: str = "bfloat16",
+    compute_dtype: str = "bfloat16",
+) -> MemoryPlan:
+    """The plan of a LoRA adapter on a named model, from the model's configuration alone."""
+    for dtype in (storage_dtype, compute_dtype):
+        if dtype not in DTYPES:
+            raise HoflError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
+    check_rule(rule)
+    config = read_model_config(name)
+    longest = getattr(config, "max_position_embeddings", seq_len)
+    if seq_len > longest:
+        raise HoflError(f"seq_len {seq_len} exceeds the model's window of {longest}.")
+    model = hollow_model(
+        config,
+        adapter=Lora(rank=rank),
+        storage_dtype=DTYPES[storage_dtype],
+        compute_dtype=DTYPES[compute_dtype],
+    )
+    work = Workload(rule=rule, batch_size=batch_size, seq_len=seq_len, answer_tokens=answer_tokens)
+    return MemoryPlan(model, work)
+
+
+def executions(batch_size: int) -> Iterator[Execution]:
+    """Ways to run a step besides the plain one."""
+    if batch_size > 1:
+        yield Execution(micro_batch=1)
+
+
+def cost_facts(cost: Cost) -> dict[str, Any]:
+    """A cost as plain values."""
+    return {
+        "boundary": cost.boundary,
+        "peak_bytes": cost.peak_bytes,
+        "zo_params": cost.zo_params,
+        "fo_params": cost.fo_params,
+        "uplink_bytes": cost.uplink_bytes,
+        "relative_compute": round(cost.relative_compute, 6),
+        "checkpointing": 0,
+        "micro_batch": cost.execution.micro_batch,
+    }
