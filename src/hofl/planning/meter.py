@@ -39,7 +39,7 @@ class Meter:
     @contextmanager
     def watching(self, model: SplitModel) -> Iterator[None]:
         """Inside, the model's blocks, top and head report to this meter."""
-        block, top_loss, logits = model.block, model.top_loss, model.logits
+        block, top_loss, loss = model.block, model.top_loss, model.loss
 
         def counted_block(index: int, hidden: Tensor, *rest: Any) -> Tensor:
             both_ways = 2 if torch.is_grad_enabled() else 1
@@ -50,14 +50,14 @@ class Meter:
             with self._counter.making(ACTIVATIONS):
                 return top_loss(*args)
 
-        def named_logits(*args: Any) -> Tensor:
+        def named_loss(*args: Any) -> Tensor:
             with self._counter.making(LOGITS):
-                return logits(*args)
+                return loss(*args)
 
         replaced: dict[str, Any] = {
             "block": counted_block,
             "top_loss": named_top_loss,
-            "logits": named_logits,
+            "loss": named_loss,
         }
         vars(model).update(replaced)
         try:
