@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from hofl.data.task import LabelWords
 from hofl.data.tasks import load_task
 from models import CONFIGS
 
@@ -19,7 +20,10 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-llama")
     task = load_task("helpdesk")
     splitter = pre_tokenizers.Whitespace()
-    texts = [task.prompt, *task.labels, *(example.text for example in task.train)]
+    prompt = task.prompt()
+    assert isinstance(prompt.answer, LabelWords)
+    texts = [prompt.template, *prompt.answer.words]
+    texts += [example.fields["text"] for example in task.train]
     words = sorted({word for text in texts for word, _ in splitter.pre_tokenize_str(text)})
     vocabulary = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", "x", *words])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

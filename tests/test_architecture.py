@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 
 # From the bottom up; a module may import from its own line's package and from lines above it here.
 LAYERS = [
-    {"errors", "version", "process"},
-    {"randomness", "layout", "batch"},
+    {"cache", "errors", "version", "process"},
+    {"randomness", "layout", "batch", "vectors"},
     {"directions", "optim", "memory"},
     {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
@@ -79,6 +79,9 @@ def test_imports_point_downwards(path: Path) -> None:
         ("pydantic", {"experiment"}),
         ("clarabel", {"sampling"}),
         ("scipy", {"sampling"}),
+        ("datasets", {"data"}),
+        ("huggingface_hub", {"data"}),
+        ("pyarrow", {"data"}),
         ("plotly", {"report"}),
         ("matplotlib", {"report"}),
         ("flwr", set()),

@@ -59,7 +59,7 @@ def test_models_lists_the_built_in_sources() -> None:
         (["method.optimizer=lion"], "unknown optimizer 'lion'"),
         (["task.name=poetry"], "unknown task 'poetry': choose one of helpdesk"),
         (["task.max_length=4096"], "exceeds the model's window of 64"),
-        (["task.max_length=3"], "max_length 3 is too short"),
+        (["task.max_length=3"], "even without its 'text', and only 3 are allowed"),
         (["engine.device=cuda:9"], "device 'cuda:9' is not usable here"),
         (["adapter.targets=['nope']"], "LoRA targets ['nope'] are not in this model"),
         (["rounds"], "write changes as key=value"),

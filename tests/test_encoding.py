@@ -1,4 +1,4 @@
-"""Prompts and label words through real tokenizers: a byte-level BPE and a word-level one."""
+"""Prompts and answers through real tokenizers: a byte-level BPE and a word-level one."""
 
 from typing import Any
 
@@ -7,23 +7,18 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from hofl.batch import ChooseWord
-from hofl.data.encoding import EncodedSet, encode, label_tokens
-from hofl.data.task import Example, Task
+from hofl.batch import ChooseOption, ChooseWord
+from hofl.data.encoding import EncodedSet, encode
+from hofl.data.task import Example, FreeText, LabelWords, OwnOptions, Prompt
 from hofl.errors import HoflError
+from number_texts import END, number_set
 
 SENTENCES = [
     "Review: the film was great and the cast was great. Sentiment: great",
     "Review: the film was terrible, a terrible bore. Sentiment: terrible",
     "Review: a so-so film with a great cast and a terrible end. Sentiment: terrible",
 ]
-TASK = Task(
-    name="films",
-    prompt="Review: {text}\nSentiment:",
-    labels=("terrible", "great"),
-    train=(),
-    test=(),
-)
+TEMPLATE = "Review: {text}\nSentiment:"
 TAIL = "\nSentiment:"
 LONG = "the film was great, the cast was terrible and a bore. " * 6
 
@@ -63,47 +58,87 @@ def ids_of(tokenizer: Any, text: str) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
+def filled(text: str) -> str:
+    return f"Review: {text}\nSentiment:"
+
+
+def films(
+    kind: str, texts: list[str], words: tuple[str, ...] = ("terrible", "great"), most: int = 64
+) -> EncodedSet:
+    prompt = Prompt(TEMPLATE, "text", LabelWords(words))
+    examples = [Example({"text": text}, label=0) for text in texts]
+    return encode(examples, prompt, TOKENIZERS[kind], most, window=1024)
+
+
 def encode_one(kind: str, text: str, max_length: int) -> tuple[int, ...]:
-    encoded = encode(TASK, [Example(text, 0)], TOKENIZERS[kind], max_length)
-    return encoded.prompts[0]
+    return films(kind, [text], most=max_length).encoded(0).prompt
+
+
+def candidates(kind: str, words: tuple[str, ...]) -> list[int]:
+    goal = films(kind, ["a film"], words).batch([0]).goal
+    assert isinstance(goal, ChooseWord)
+    return goal.candidates.tolist()
 
 
 def test_byte_level_label_words_are_the_tokens_with_a_leading_space() -> None:
     tokenizer = TOKENIZERS["byte-level"]
-    words = label_tokens(TASK.labels, tokenizer)
-    assert tokenizer.convert_ids_to_tokens(list(words)) == ["Ġterrible", "Ġgreat"]
+    words = candidates("byte-level", ("terrible", "great"))
+    assert tokenizer.convert_ids_to_tokens(words) == ["Ġterrible", "Ġgreat"]
     assert [tokenizer.decode([word]) for word in words] == [" terrible", " great"]
 
 
 def test_word_level_label_words_are_their_own_tokens() -> None:
-    tokenizer = TOKENIZERS["word-level"]
-    words = label_tokens(TASK.labels, tokenizer)
-    assert tokenizer.convert_ids_to_tokens(list(words)) == ["terrible", "great"]
+    words = candidates("word-level", ("terrible", "great"))
+    assert TOKENIZERS["word-level"].convert_ids_to_tokens(words) == ["terrible", "great"]
 
 
-@pytest.mark.parametrize(("kind", "word"), [("byte-level", "wonderful"), ("word-level", "so-so")])
-def test_a_label_word_of_several_tokens_is_refused_with_its_pieces(kind: str, word: str) -> None:
+@every_tokenizer
+def test_label_words_of_several_tokens_are_scored_as_spans(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
-    pieces = tokenizer.convert_ids_to_tokens(list(ids_of(tokenizer, f"x {word}")))
-    assert len(pieces) > 2
-    with pytest.raises(HoflError, match=f"'{word}' is not one token") as refusal:
-        label_tokens(("great", word), tokenizer)
-    assert str(pieces) in str(refusal.value)
+    batch = films(kind, ["a film"], ("great", "a bore")).batch([0])
+    assert isinstance(batch.goal, ChooseOption)
+    start = len(ids_of(tokenizer, "Sentiment:"))
+    spans = [ids_of(tokenizer, f"Sentiment: {word}")[start:] for word in ("great", "a bore")]
+    assert len(spans[0]) == 1
+    assert len(spans[1]) > 1
+    assert batch.goal.tokens.tolist() == [*spans[0], *spans[1]]
+    assert batch.goal.options.tolist() == [0] + [1] * len(spans[1])
 
 
-def test_label_words_that_share_a_token_are_refused() -> None:
-    with pytest.raises(HoflError, match=r"share a token.*'splendid': 0.*'awful': 0"):
-        label_tokens(("great", "splendid", "awful"), TOKENIZERS["word-level"])
-    with pytest.raises(HoflError, match="share a token"):
-        label_tokens(("great", "great"), TOKENIZERS["byte-level"])
+def test_label_words_that_share_their_tokens_are_refused_with_the_pieces() -> None:
+    with pytest.raises(HoflError, match=r"share their tokens.*'great': \['Ġgreat'\]"):
+        films("byte-level", [], ("great", "great"))
+
+
+def test_a_label_word_unknown_to_the_tokenizer_is_refused_with_its_pieces() -> None:
+    with pytest.raises(HoflError, match=r"'splendid' is unknown .* \['\[UNK\]'\]"):
+        films("word-level", [], ("great", "splendid"))
+
+
+def test_an_answer_that_melts_into_its_prompt_is_refused() -> None:
+    """A tokenizer that drops what stands at the end leaves no token for the answer."""
+
+    class Deaf:
+        unk_token_id = None
+
+        def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": [1, 2]}
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [f"<{i}>" for i in ids]
+
+    prompt = Prompt(TEMPLATE, "text", LabelWords(("a", "b")))
+    with pytest.raises(HoflError, match=r"answer 'a' cannot be told.*\['<1>', '<2>'\]"):
+        encode([], prompt, Deaf(), 64, 64)
 
 
 @every_tokenizer
 def test_a_text_that_fits_is_encoded_as_the_filled_in_template(kind: str) -> None:
     text = "the cast was great {and} the film 100% a bore"
-    whole = TOKENIZERS[kind](f"Review: {text}\nSentiment:")["input_ids"]
+    whole = TOKENIZERS[kind](filled(text))["input_ids"]
     assert encode_one(kind, text, len(whole)) == tuple(whole)
-    assert encode_one(kind, text, len(whole) - 1) != tuple(whole)
+    assert not films(kind, [text], most=len(whole)).encoded(0).was_cut
+    assert films(kind, [text], most=len(whole) - 1).encoded(0).was_cut
 
 
 @every_tokenizer
@@ -112,7 +147,7 @@ def test_a_too_long_text_loses_its_end_and_the_answer_slot_survives(
     kind: str, max_length: int
 ) -> None:
     tokenizer = TOKENIZERS[kind]
-    whole = tuple(tokenizer(TASK.prompt.format(text=LONG))["input_ids"])
+    whole = tuple(tokenizer(filled(LONG))["input_ids"])
     tail = ids_of(tokenizer, TAIL)
     prompt = encode_one(kind, LONG, max_length)
     assert max_length - 3 <= len(prompt) <= max_length < len(whole)
@@ -132,37 +167,52 @@ def test_cutting_inside_a_character_keeps_the_length_and_the_slot(max_length: in
 
 @every_tokenizer
 def test_a_length_below_the_template_is_refused_with_the_length_it_takes(kind: str) -> None:
-    bare = len(TOKENIZERS[kind](TASK.prompt.format(text=""))["input_ids"])
-    with pytest.raises(HoflError, match=f"'films' alone takes {bare} tokens"):
+    bare = len(TOKENIZERS[kind](filled(""))["input_ids"])
+    with pytest.raises(HoflError, match=f"example 0: a prompt takes {bare} tokens even without"):
         encode_one(kind, LONG, bare - 1)
 
 
-def test_a_missing_tokenizer_is_reported_with_the_task() -> None:
-    with pytest.raises(HoflError, match="'films' needs a tokenizer"):
-        encode(TASK, [Example("the film", 0)], None, 32)
+def test_only_the_named_field_is_cut() -> None:
+    prompt = Prompt("{context} 9 {question} 4", "context", LabelWords(("5", "6")))
+    example = Example({"context": "30 31 32 33 34 35", "question": "40 41 42"}, label=0)
+    cut = encode([example], prompt, number_set([], LabelWords(("5",))).encoder.tokenizer, 8, 64)
+    assert cut.encoded(0).prompt == (30, 31, 32, 9, 40, 41, 42, 4)
 
 
-@every_tokenizer
-def test_encode_keeps_the_order_of_examples_labels_and_words(kind: str) -> None:
-    tokenizer = TOKENIZERS[kind]
-    examples = [Example("a great film", 1), Example("a bore", 0), Example("the cast was great", 1)]
-    encoded = encode(TASK, examples, tokenizer, 64)
-    assert len(encoded) == 3
-    assert encoded.labels == (1, 0, 1)
-    assert encoded.words == label_tokens(TASK.labels, tokenizer)
-    for prompt, example in zip(encoded.prompts, examples, strict=True):
-        assert prompt == tuple(tokenizer(TASK.prompt.format(text=example.text))["input_ids"])
+@pytest.mark.parametrize("window", [6, 9])
+def test_prompt_and_answer_together_fit_the_models_window(window: int) -> None:
+    """The last token of an answer is predicted, never read."""
+    own = number_set([range(20, 40)], OwnOptions(), window, label=[0], options=[("50 51 52", "53")])
+    assert own.batch([0]).input_ids.shape == (2, window)
+    text = number_set([range(20, 40)], FreeText(4), window, golds=[("50",)])
+    assert len(text.encoded(0).prompt) == window - 4 + 1, "room for all that may be generated"
+
+
+def test_own_options_that_share_their_tokens_are_refused_with_the_example() -> None:
+    own = number_set([[5], [6]], OwnOptions(), label=[0, 0], options=[("7", "8"), ("9", " 9")])
+    assert own.encoded(0).spans == ((7,), (8,))
+    with pytest.raises(HoflError, match=r"example 1: options \['9', ' 9'\] share their tokens"):
+        own.encoded(1)
+
+
+def test_a_missing_tokenizer_is_reported() -> None:
+    with pytest.raises(HoflError, match="a task needs a tokenizer"):
+        encode([], Prompt("{text}:", "text", LabelWords(("a", "b"))), None, 32, 64)
 
 
 def test_a_batch_is_padded_on_the_right_and_its_slots_are_the_last_tokens() -> None:
-    examples = EncodedSet(((4, 5), (6,), (7, 8, 9, 10)), labels=(1, 0, 2), words=(21, 20, 22))
+    prompts = ((14, 5), (6,), (7, 8, 9, 10))
+    examples = number_set(prompts, LabelWords(("21", "20", "22")), label=(1, 0, 2))
     batch = examples.batch([2, 0, 1])
-    assert batch.input_ids.tolist() == [[7, 8, 9, 10], [4, 5, 0, 0], [6, 0, 0, 0]]
+    assert batch.input_ids.tolist() == [
+        [7, 8, 9, 10, END],
+        [14, 5, END, 0, 0],
+        [6, END, 0, 0, 0],
+    ]
     assert batch.rows.tolist() == [0, 1, 2]
-    assert batch.columns.tolist() == [3, 1, 0]
-    assert batch.input_ids[batch.rows, batch.columns].tolist() == [10, 5, 6]
+    assert batch.columns.tolist() == [4, 2, 1]
     assert isinstance(batch.goal, ChooseWord)
     assert batch.goal.targets.tolist() == [2, 1, 0]
     assert batch.goal.candidates.tolist() == [21, 20, 22]
     assert batch.input_ids.dtype == batch.goal.targets.dtype == torch.long
-    assert examples.batch([0, 1]).input_ids.shape == (2, 2), "no wider than its longest prompt"
+    assert examples.batch([0, 1]).input_ids.shape == (2, 3), "no wider than its longest prompt"

@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from hofl.data.encoding import EncodedSet
+from hofl.data.task import LabelWords
 from hofl.directions import DirectionKey, direction
-from hofl.evaluation.accuracy import evaluate
+from hofl.evaluation.scores import evaluate
 from hofl.local.bottom import BottomGradient, ZerothOrder
 from hofl.local.estimators import ESTIMATORS
 from hofl.local.site import Site
 from hofl.local.surrogates import linear
 from hofl.models.split import SplitModel
 from models import CONFIGS, VOCABULARY, batch, tiny
+from number_texts import END, number_set, random_prompts
 
 WORDS = (40, 11, 77, 23)
 LENGTHS = (9, 3, 14, 1, 12, 6, 14, 2, 10, 7, 5)
@@ -21,9 +23,8 @@ BATCH_SIZE = 4  # 4 + 4 + 3 examples
 
 
 def prompts() -> tuple[tuple[int, ...], ...]:
-    rng = torch.Generator().manual_seed(8)
-    drawn = [torch.randint(3, VOCABULARY, (length,), generator=rng) for length in LENGTHS]
-    return tuple(tuple(ids.tolist()) for ids in drawn)
+    """Prompts as the model reads them: the last token asks for the answer."""
+    return tuple((*tokens, END) for tokens in random_prompts([n - 1 for n in LENGTHS]))
 
 
 def word_scores(model: SplitModel, prompt: tuple[int, ...]) -> list[float]:
@@ -47,7 +48,8 @@ def examples_for(model: SplitModel) -> tuple[EncodedSet, list[float]]:
         best = max(range(len(WORDS)), key=lambda word: scores[word])
         labels.append((best + 1) % len(WORDS) if i in by_length[8:] else best)
         losses.append(loss_of(scores, labels[-1]))
-    return EncodedSet(prompts(), tuple(labels), WORDS), losses
+    answer = LabelWords(tuple(map(str, WORDS)))
+    return number_set([prompt[:-1] for prompt in prompts()], answer, label=labels), losses
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -61,10 +63,10 @@ def test_evaluation_equals_one_example_at_a_time_over_the_whole_vocabulary(famil
 
 
 def test_averages_are_over_examples_and_do_not_depend_on_the_batch_size() -> None:
-    """The last batch is smaller and holds all mistakes, so a mean over batches would be off."""
+    """One batch holds all mistakes and the last is smaller: a mean over batches is off."""
     model = tiny("llama")
     examples, losses = examples_for(model)
-    ordered = [losses[i] for i in sorted(range(len(LENGTHS)), key=lambda i: LENGTHS[i])]
+    ordered = [losses[i] for i in sorted(range(len(LENGTHS)), key=lambda i: -LENGTHS[i])]
     groups = [ordered[start : start + BATCH_SIZE] for start in range(0, 11, BATCH_SIZE)]
     over_batches = sum(sum(group) / len(group) for group in groups) / len(groups)
     over_examples = sum(losses) / len(losses)

@@ -10,6 +10,7 @@ from hofl.batch import Batch
 from hofl.data.encoding import EncodedSet
 from hofl.data.partition import minibatches
 from hofl.errors import HoflError
+from hofl.local.execution import PLAIN, Execution
 from hofl.local.rules import resolve
 from hofl.memory import measure_peak
 from hofl.messages import RoundPlan, Upload
@@ -24,6 +25,7 @@ class LocalClient:
         train: all encoded training examples.
         shards: which of them each client holds.
         batch_size: examples per local step.
+        execution: how a step is run.
     """
 
     def __init__(
@@ -32,11 +34,13 @@ class LocalClient:
         train: EncodedSet,
         shards: Sequence[np.ndarray],
         batch_size: int,
+        execution: Execution = PLAIN,
     ) -> None:
         self._model = model
         self._train = train
         self._shards = shards
         self._batch_size = batch_size
+        self._execution = execution
         self._peaks: dict[tuple[str, int], int] = {}
 
     def answer(self, plan_bytes: bytes) -> bytes:
@@ -70,4 +74,6 @@ class LocalClient:
             steps=plan.rule.local_steps,
             batch_size=self._batch_size,
         )
-        return ([self._train.batch(indices).to(self._model.device)] for indices in steps)
+        device, size = self._model.device, self._execution.micro_batch
+        for indices in steps:
+            yield [part.to(device) for part in self._train.parts(indices, size)]

@@ -14,9 +14,9 @@ from typing import Any
 from hofl.errors import HoflError
 from hofl.messages import LocalRule
 from hofl.optim import SGD, AdamW, optimizer_from, optimizer_spec
+from hofl.sampling.named import OPTIONS as _POLICY_OPTIONS
+from hofl.sampling.named import changed_policy, policy_options
 from hofl.sampling.policies import DimensionAware, Policy, Uniform
-from hofl.sampling.schedules import OPTIONS as _BETA_OPTIONS
-from hofl.sampling.schedules import beta_options, beta_policy
 
 BoundaryRule = Callable[[int, Sequence[int], int], int]
 """(the device's own boundary, all devices' boundaries, L) -> the boundary this method uses."""
@@ -133,7 +133,7 @@ METHODS: dict[str, Method] = {
 _OPTIMIZER_OPTIONS = ("optimizer", "lr", "weight_decay", "beta1", "beta2", "eps", "clip_norm")
 _LOCAL_OPTIONS = tuple(f.name for f in fields(LocalRule) if f.name != "optimizer")
 _METHOD_OPTIONS = ("aggregation", "shared_directions")
-OPTIONS = (*_OPTIMIZER_OPTIONS[:-1], *_LOCAL_OPTIONS, *_BETA_OPTIONS, *_METHOD_OPTIONS)
+OPTIONS = (*_OPTIMIZER_OPTIONS[:-1], *_LOCAL_OPTIONS, *_POLICY_OPTIONS, *_METHOD_OPTIONS)
 
 
 def method(name: str, **options: Any) -> Method:
@@ -142,8 +142,8 @@ def method(name: str, **options: Any) -> Method:
     Args:
         name: a key of ``METHODS``.
         **options: optimizer, lr, weight_decay, local_steps, q, mu, estimator, surrogate, bottom,
-            proximal, beta, beta_schedule, beta_end, min_participations, aggregation,
-            shared_directions.
+            proximal, aggregation, shared_directions; policy and what the sampling policy takes:
+            beta, beta_schedule, beta_end, min_participations, or weight, floor, costs.
     """
     if name not in METHODS:
         raise HoflError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}.")
@@ -152,9 +152,9 @@ def method(name: str, **options: Any) -> Method:
         raise HoflError(f"method has no option {unknown[0]!r}: it takes {', '.join(OPTIONS)}.")
     base = METHODS[name]
     changes = {key: options[key] for key in _METHOD_OPTIONS if key in options}
-    sampling = {key: options[key] for key in _BETA_OPTIONS if key in options}
+    sampling = {key: options[key] for key in _POLICY_OPTIONS if key in options}
     if sampling:
-        changes["policy"] = beta_policy(**{"beta": 0.0, **beta_options(base.policy), **sampling})
+        changes["policy"] = changed_policy(base.policy, sampling)
     local = {key: options[key] for key in _LOCAL_OPTIONS if key in options}
     spec = {key: options[key] for key in _OPTIMIZER_OPTIONS[1:] if key in options}
     if spec or "optimizer" in options:
@@ -173,7 +173,7 @@ def options_of(chosen: Method) -> dict[str, Any]:
         "optimizer": spec.pop("name"),
         **spec,
         **local,
-        **beta_options(chosen.policy),
+        **policy_options(chosen.policy),
         "aggregation": chosen.aggregation,
         "shared_directions": chosen.shared_directions,
     }

@@ -23,6 +23,10 @@ class Purpose(IntEnum):
     FLEET = 6
     ADAPTER = 7
     DROPOUT = 8
+    CHOICES = 9
+    HOLDOUT = 10
+    SUBSET = 11
+    CURVE = 12
 
 
 def philox_words(

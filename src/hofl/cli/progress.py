@@ -6,6 +6,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from hofl.evaluation.headline import headline
+
 
 class RunDisplay:
     """An observer of a run, usable as a context manager."""
@@ -50,6 +52,10 @@ class RunDisplay:
         elif event == "client":
             self._seen += 1
             self._progress.update(self._bar, note=f"client {self._seen}/{facts['of']}")
+        elif event == "evaluation":
+            self._progress.update(
+                self._bar, note=f"evaluating {facts['done']}/{facts['of']} examples"
+            )
         elif event == "round":
             self._seen = 0
             self._progress.update(self._bar, completed=facts["round"], note=self._note(facts))
@@ -85,7 +91,8 @@ class RunDisplay:
 
 
 def _score(scores: dict[str, float]) -> str:
-    return f"accuracy {100 * scores['accuracy']:.1f} %"
+    name, value = headline(scores)
+    return f"{name} {100 * value:.1f} %"
 
 
 def size(num_bytes: float) -> str:

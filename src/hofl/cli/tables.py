@@ -6,10 +6,11 @@ from typing import Any
 from rich.table import Table
 
 from hofl.cli.progress import size
+from hofl.evaluation.headline import headline
 
 
 def summary_table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """One line per run: accuracy before and after, memory of a client, bytes, training time."""
+    """One line per run: score before and after, memory of a client, bytes, training time."""
     table = Table(title=None)
     table.add_column("method", no_wrap=True)
     for column in ("before", "after", "peak memory", "uplink", "downlink", "time"):
@@ -17,8 +18,8 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> Table:
     for row in summaries:
         table.add_row(
             row["method"],
-            f"{100 * row['initial']['accuracy']:.1f} %",
-            f"{100 * row['final']['accuracy']:.1f} %",
+            f"{100 * headline(row['initial'])[1]:.1f} %",
+            f"{100 * headline(row['final'])[1]:.1f} %",
             _range(row["peak_by_boundary"].values()),
             size(row["uplink_bytes"]),
             size(row["downlink_bytes"]),

@@ -11,7 +11,8 @@ from torch import Tensor
 from hofl.algorithm import reconstruct, server_round
 from hofl.client import LocalClient
 from hofl.errors import HoflError, UploadRefused
-from hofl.evaluation.accuracy import evaluate
+from hofl.evaluation.clients import evaluate_clients
+from hofl.evaluation.scores import evaluate
 from hofl.experiment.build import Experiment
 from hofl.experiment.runs import RunDirectory, ServerState
 from hofl.messages import RoundPlan, Upload
@@ -53,7 +54,7 @@ class Engine(Protocol):
 
 
 Observer = Callable[[str, dict[str, Any]], None]
-"""Called with ("start" | "client" | "round" | "end", facts) for progress displays."""
+"""Called with ("start" | "client" | "evaluation" | "round" | "end", facts), for displays."""
 
 
 @dataclass
@@ -127,7 +128,7 @@ def run_rounds(
         state = ServerState(experiment.start, 0)
         run.forget_after(-1)
         row = RoundTally(cohort=[]).row(0, 0.0)
-        run.record(row | timed_evaluation(experiment, state))
+        run.record(row | timed_evaluation(experiment, state, observe))
         run.save_state(state, experiment.layout.digest)
     run.forget_after(state.round)
     observe("start", {"round": state.round, "rounds": config.rounds, "rows": run.metrics()})
@@ -135,7 +136,7 @@ def run_rounds(
         state, row = one_round(experiment, engine, state, observe)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
-            row |= timed_evaluation(experiment, state)
+            row |= timed_evaluation(experiment, state, observe)
         # Metrics first: a kill between the two lines repeats the round instead of losing its row.
         run.record(row)
         run.save_state(state, experiment.layout.digest)
@@ -194,12 +195,27 @@ def rebuilt_updates(
             yield plan, delta
 
 
-def timed_evaluation(experiment: Experiment, state: ServerState) -> dict[str, Any]:
-    """Scores of w_t, and how long they took."""
+def timed_evaluation(
+    experiment: Experiment, state: ServerState, observe: Observer
+) -> dict[str, Any]:
+    """Scores of w_t, and how long they took; the end of a run sees the whole test set."""
     began = time.perf_counter()
-    model = experiment.model.split
+    config, model = experiment.config, experiment.model.split
     model.load(state.w.to(model.device))
-    scores = evaluate(model, experiment.test, experiment.config.evaluation.batch_size)
+
+    def progress(done: int, of: int) -> None:
+        observe("evaluation", {"done": done, "of": of})
+
+    scores: dict[str, Any] = {}
+    size = config.evaluation.batch_size
+    if experiment.held_out:
+        held_out = evaluate_clients(
+            model, experiment.train, experiment.held_out, experiment.boundaries, size, progress
+        )
+        scores = {**held_out.means(), "clients": held_out.summary()}
+    if config.evaluation.test:
+        chosen = None if state.round == config.rounds else experiment.curve
+        scores |= evaluate(model, experiment.test, size, chosen, progress)
     return {"eval": scores, "eval_seconds": round(time.perf_counter() - began, 3)}
 
 

@@ -1,6 +1,7 @@
 """From a configuration to the objects of a run. Only this file reads configurations."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from hofl.client import LocalClient
 from hofl.data.encoding import EncodedSet, encode
-from hofl.data.partition import iid
-from hofl.data.tasks import load_task
+from hofl.data.task import Example, Task
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, MethodConfig
+from hofl.experiment.tasks import curve_examples, fleet_seed, resolved_task, shards_of
 from hofl.layout import Layout
+from hofl.local.execution import Execution
 from hofl.local.rules import check_rule
 from hofl.messages import RoundPlan
 from hofl.methods import Method, method, options_of
@@ -41,7 +43,10 @@ class Experiment:
         start: w_0, [d].
         boundaries: b_i of each client under this method, [N].
         scores: d_ZO / q of each client, [N].
-        test: encoded test set.
+        train: all encoded training examples, held-out ones included.
+        held_out: which of them each client keeps out of its training, [N]; empty without any.
+        test: encoded test set; empty when it is not evaluated.
+        curve: which of its examples are scored before the end; None is all.
         client: computes answers to plans in this process.
         limits: bounds on uploads.
     """
@@ -52,7 +57,10 @@ class Experiment:
     start: Tensor
     boundaries: tuple[int, ...]
     scores: np.ndarray
+    train: EncodedSet
+    held_out: tuple[np.ndarray, ...]
     test: EncodedSet
+    curve: Sequence[int] | None
     client: LocalClient
     limits: UploadLimits
 
@@ -71,7 +79,7 @@ class Experiment:
         """Shares p of round t, [N]."""
         config = self.config
         return self.method.policy.marginals(
-            self.scores, config.fleet.cohort, config.seed, round_number, config.rounds
+            self.scores, config.fleet.cohort, fleet_seed(config), round_number, config.rounds
         )
 
     def cohort(self, round_number: int) -> list[int]:
@@ -106,8 +114,8 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     _check_fleet(config)
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
-    task = load_task(config.task.name)
-    shards = iid(len(task.train), config.fleet.clients, config.seed)
+    config, task = resolved_task(config)
+    shards, held_out = shards_of(config, task)
     model = load_model(
         config.model.name,
         adapter=_adapter(config),
@@ -118,15 +126,10 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         device=device or config.engine.device,
     )
     layout = model.split.layout
-    longest = getattr(model.split.config, "max_position_embeddings", config.task.max_length)
-    if config.task.max_length > longest:
-        raise HoflError(
-            f"task.max_length {config.task.max_length} exceeds the model's window of {longest}."
-        )
     own = device_boundaries(config, layout.num_blocks)
     boundaries = tuple(chosen.boundary(b, own, layout.num_blocks) for b in own)
     dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
-    train = encode(task, task.train, model.tokenizer, config.task.max_length)
+    train = encoded(config, task, task.train, model)
     resolved = _resolved(config, chosen, model, own)
     experiment = Experiment(
         config=resolved,
@@ -135,8 +138,17 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         start=model.split.w.cpu().clone(),
         boundaries=boundaries,
         scores=dimensions / max(chosen.local.q, 1),
-        test=encode(task, task.test, model.tokenizer, config.task.max_length),
-        client=LocalClient(model.split, train, shards, config.task.batch_size),
+        train=train,
+        held_out=tuple(held_out),
+        test=encoded(config, task, task.test if config.evaluation.test else (), model),
+        curve=curve_examples(config, task),
+        client=LocalClient(
+            model.split,
+            train,
+            shards,
+            config.task.batch_size,
+            Execution(micro_batch=config.engine.micro_batch),
+        ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
     )
     experiment.marginals(0)  # a policy that cannot serve this fleet says so now
@@ -183,7 +195,24 @@ def build_method(config: MethodConfig) -> Method:
 def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, ...]:
     """Each client's own boundary."""
     fleet = config.fleet
-    return deal_tiers(fleet.boundaries, fleet.clients, num_blocks, config.seed, "fleet.boundaries")
+    seed = fleet_seed(config)
+    return deal_tiers(fleet.boundaries, fleet.clients, num_blocks, seed, "fleet.boundaries")
+
+
+def encoded(
+    config: ExperimentConfig, task: Task, examples: Sequence[Example], model: LoadedModel
+) -> EncodedSet:
+    """Examples through the model's tokenizer, within its window."""
+    most = config.task.max_length
+    assert most is not None, "settled by resolved_task"
+    window = getattr(model.split.config, "max_position_embeddings", most)
+    if most > window:
+        raise HoflError(f"task.max_length {most} exceeds the model's window of {window}.")
+    prompt = task.prompt(config.task.prompt)
+    found = encode(examples, prompt, model.tokenizer, most, window)
+    if len(found):
+        found.encoded(0)  # a cap below the template itself is told before anything runs
+    return found
 
 
 def _adapter(config: ExperimentConfig) -> Lora | FullBlocks:

@@ -36,11 +36,47 @@ class AdapterConfig(_Section):
 
 
 class TaskConfig(_Section):
-    """Data and batches."""
+    """What is learnt: a task, one of its prompts, and the batches of a local step.
+
+    ``max_length`` caps the tokens of a prompt; without it the prompt's own cap holds.
+    """
 
     name: str = "helpdesk"
+    prompt: str | None = None
     batch_size: int = Field(default=16, ge=1)
-    max_length: int = Field(default=128, ge=2)
+    max_length: int | None = Field(default=None, ge=2)
+
+
+class DataConfig(_Section):
+    """Where public sets come from, and how examples are split over the clients.
+
+    ``dir`` is a folder of files; without it HOFL_DATA names one, and else the hub is asked.
+    ``partition`` is ``natural`` for data that name their clients and ``iid`` for others, unless
+    given. ``examples_per_client`` is the most that a client may use, training and held-out
+    together, drawn at random from its shard; 0 means all.
+    """
+
+    dir: str | None = None
+    partition: str | None = None
+    alpha: float | None = None
+    per_client: int | None = None
+    shards_per_client: int | None = None
+    examples_per_client: int = Field(default=0, ge=0)
+
+
+class CustomConfig(_Section):
+    """The user's own data, for ``task.name = "custom"``; see ``hofl.data.tasks.custom``."""
+
+    train: str | Annotated[tuple[StrictStr, ...], Field(strict=False)]
+    test: str | Annotated[tuple[StrictStr, ...], Field(strict=False)]
+    template: str
+    cut: str
+    labels: dict[str, str] | None = None
+    label_column: str = "label"
+    target_column: str | None = None
+    client_column: str | None = None
+    optional: Annotated[tuple[StrictStr, ...], Field(strict=False)] = ()
+    max_new_tokens: int = Field(default=64, ge=1)
 
 
 class FleetConfig(_Section):
@@ -48,12 +84,15 @@ class FleetConfig(_Section):
 
     ``boundaries`` lists the tiers, dealt evenly to the clients by the seed, or one boundary per
     client. Empty means the paper's three tiers at a quarter, half and three quarters of the model.
+    ``seed`` settles what belongs to the fleet and not to a training: who holds which examples,
+    which boundary and which place among equals. Without it the run's seed does.
     """
 
     clients: int = Field(default=30, ge=1)
     cohort: int = Field(default=6, ge=1)
     boundaries: Annotated[tuple[StrictInt, ...], Field(strict=False)] = ()
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 class MethodConfig(_Section):
@@ -74,10 +113,14 @@ class MethodConfig(_Section):
     q: int | None = None
     mu: float | None = None
     proximal: float | None = None
+    policy: str | None = None
     beta: float | None = None
     beta_schedule: str | None = None
     beta_end: float | None = None
     min_participations: float | None = None
+    weight: float | None = None
+    floor: float | None = None
+    costs: Annotated[tuple[float, ...] | None, Field(strict=False)] = None
     aggregation: str | None = None
     shared_directions: bool | None = None
 
@@ -91,18 +134,33 @@ class ServerConfig(_Section):
 
 
 class EngineConfig(_Section):
-    """Where and how clients run. ``threads`` 0 shares the cores among the workers."""
+    """Where and how clients run.
+
+    ``threads`` 0 shares the cores among the workers. ``micro_batch`` is how many examples a client
+    computes at a time, of similar lengths; 0 is the whole batch.
+    """
 
     device: str = "auto"
     workers: int = Field(default=1, ge=1)
     threads: int = Field(default=0, ge=0)
+    micro_batch: int = Field(default=0, ge=0)
 
 
 class EvaluationConfig(_Section):
-    """How often to evaluate; the start and the end are always evaluated."""
+    """How often to evaluate, and on what; the start and the end are always evaluated.
+
+    ``holdout`` is the share of every client's examples that is kept out of training and evaluated
+    client by client. With ``test`` off, the test set is left alone and the means over clients
+    stand in its place. Before the end, at most ``curve_examples`` of the test set are used, the
+    same ones every time; 0 is all of it. Without it, answers that are written are scored on 1,024
+    examples and answers that are chosen on all.
+    """
 
     every: int = Field(default=0, ge=0)
+    curve_examples: int | None = Field(default=None, ge=0)
     batch_size: int = Field(default=16, ge=1)
+    holdout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    test: bool = True
 
 
 class ExperimentConfig(_Section):
@@ -114,6 +172,8 @@ class ExperimentConfig(_Section):
     model: ModelConfig
     adapter: AdapterConfig = AdapterConfig()
     task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    custom: CustomConfig | None = None
     fleet: FleetConfig = FleetConfig()
     method: MethodConfig = MethodConfig()
     server: ServerConfig = ServerConfig()

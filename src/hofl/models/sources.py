@@ -16,6 +16,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
+from hofl.cache import cache_dir
 from hofl.errors import HoflError
 
 
@@ -44,11 +45,6 @@ SOURCES: dict[str, Source] = {
         summary="SmolLM2-135M-Instruct, 30 blocks, Apache-2.0 (98 MB wheel, 540 MB converted)",
     ),
 }
-
-
-def cache_dir() -> Path:
-    """Where converted models are kept: $HOFL_CACHE, or ~/.cache/hofl."""
-    return Path(os.environ.get("HOFL_CACHE", Path.home() / ".cache" / "hofl"))
 
 
 def cached_folder(name: str) -> Path:

@@ -3,9 +3,7 @@
 import numpy as np
 
 from hofl.errors import HoflError
-
-SUM_TOLERANCE = 1e-9
-"""How far shares may miss their sum or bounds: far above rounding, far below any real share."""
+from hofl.vectors import SUM_TOLERANCE, refuse, shares, vector
 
 
 def check_cohort(cohort: int, clients: int) -> None:
@@ -18,8 +16,8 @@ def check_cohort(cohort: int, clients: int) -> None:
 
 def check_scores(scores: np.ndarray, what: str = "score") -> np.ndarray:
     """Scores or costs as float64 [N]: finite and not negative."""
-    scores = _vector(scores, f"{what}s")
-    _refuse(
+    scores = vector(scores, f"{what}s")
+    refuse(
         ~(np.isfinite(scores) & (scores >= 0)), scores, f"{what}s must be finite and not negative"
     )
     return scores
@@ -27,20 +25,16 @@ def check_scores(scores: np.ndarray, what: str = "score") -> np.ndarray:
 
 def check_shares(p: np.ndarray, cohort: int) -> np.ndarray:
     """Shares p as float64 [N] with 0 <= p_i <= 1/K and sum 1: what DepRound(K p) can realise."""
-    p = _vector(p, "shares")
+    p = vector(p, "shares")
     check_cohort(cohort, len(p))
-    within = (p >= -SUM_TOLERANCE) & (p <= 1 / cohort + SUM_TOLERANCE)  # NaN is not within
-    _refuse(~within, p, f"shares must lie in [0, 1/K] = [0, {1 / cohort:.6g}]")
-    if abs(p.sum() - 1) > SUM_TOLERANCE:
-        raise HoflError(f"shares must sum to 1, got {p.sum():.12g} over {len(p)} clients.")
-    return p
+    return shares(p, 1 / cohort, f"[0, 1/K] = [0, {1 / cohort:.6g}]")
 
 
 def check_inclusion(x: np.ndarray) -> tuple[np.ndarray, int]:
     """Probabilities x as float64 [N] in [0, 1] with whole sum K, and K."""
-    x = _vector(x, "inclusion probabilities")
+    x = vector(x, "inclusion probabilities")
     within = (x >= -SUM_TOLERANCE) & (x <= 1 + SUM_TOLERANCE)
-    _refuse(~within, x, "inclusion probabilities must lie in [0, 1]")
+    refuse(~within, x, "inclusion probabilities must lie in [0, 1]")
     total = x.sum()
     size = round(total)
     if abs(total - size) > SUM_TOLERANCE * max(size, 1000):  # x = K p: the error of p, K times
@@ -52,17 +46,3 @@ def check_floor(floor: float) -> None:
     """The epsilon of the feasible set C: everyone keeps at least epsilon / N."""
     if not 0 <= floor <= 1:
         raise HoflError(f"floor (epsilon) must lie in [0, 1], got {floor}.")
-
-
-def _vector(values: np.ndarray, what: str) -> np.ndarray:
-    vector = np.asarray(values, dtype=np.float64)
-    if vector.ndim != 1:
-        raise HoflError(f"{what} must be a vector, got shape {vector.shape}.")
-    return vector
-
-
-def _refuse(bad: np.ndarray, values: np.ndarray, rule: str) -> None:
-    entries = np.flatnonzero(bad)
-    if len(entries):
-        others = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
-        raise HoflError(f"{rule}: entry {entries[0]} is {values[entries[0]]}{others}.")

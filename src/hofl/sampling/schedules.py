@@ -119,7 +119,7 @@ OPTIONS = ("beta", "beta_schedule", "beta_end", "min_participations")
 
 
 def beta_policy(
-    beta: float,
+    beta: float = 0.0,
     beta_schedule: str = "constant",
     beta_end: float | None = None,
     min_participations: float | None = None,
@@ -146,15 +146,14 @@ def beta_policy(
     return Scheduled(SCHEDULES[beta_schedule](beta, end, *budget))
 
 
-def beta_options(policy: Policy) -> dict[str, Any]:
+def beta_options(policy: DimensionAware | Scheduled) -> dict[str, Any]:
     """The options that describe a policy: ``beta_policy(**beta_options(p))`` equals p."""
     if isinstance(policy, DimensionAware):
         return {"beta": policy.beta}
-    if isinstance(policy, Scheduled):
-        for name, kind in SCHEDULES.items():
-            if type(policy.schedule) is kind:
-                return {"beta_schedule": name, **vars(policy.schedule)}
-    return {}  # a policy of another kind has none of them
+    for name, kind in SCHEDULES.items():
+        if type(policy.schedule) is kind:
+            return {"beta_schedule": name, **vars(policy.schedule)}
+    raise HoflError(f"{type(policy.schedule).__name__} has no name: list it in SCHEDULES.")
 
 
 def _progress(rounds: int) -> np.ndarray:

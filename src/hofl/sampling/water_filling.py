@@ -14,26 +14,33 @@ from hofl.sampling.checks import check_cohort, check_floor, check_scores
 
 @dataclass(frozen=True)
 class WaterFilling:
-    """The optimum of min A ||p - u||^2 + c^T p, Eq. (14), as a policy: the scores are the costs c.
+    """The optimum of min A ||p - u||^2 + c^T p, Eq. (14), as a policy.
 
     Args:
         weight: A >= 0, what a step away from uniform shares costs (2 N H_a in the paper).
         floor: epsilon in [0, 1]: every client keeps at least epsilon / N.
+        costs: c, one per client; without them the scores d_ZO / q stand for the costs.
     """
 
     weight: float
     floor: float = 0.0
+    costs: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.weight) and self.weight >= 0):
             raise HoflError(f"weight (A) must be finite and not negative, got {self.weight}.")
         check_floor(self.floor)
+        if self.costs is not None:
+            check_scores(np.array(self.costs), "cost")
 
     def marginals(
         self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
     ) -> np.ndarray:
         """Cheap clients up to 1/K, everyone pulled towards 1/N."""
-        return water_filling(self.weight, scores, cohort, self.floor)
+        costs = scores if self.costs is None else np.array(self.costs)
+        if len(costs) != len(scores):
+            raise HoflError(f"{len(costs)} costs were given for {len(scores)} clients.")
+        return water_filling(self.weight, costs, cohort, self.floor)
 
 
 def water_filling(weight: float, costs: np.ndarray, cohort: int, floor: float) -> np.ndarray:

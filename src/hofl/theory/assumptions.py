@@ -6,9 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from hofl.errors import HoflError
-
-_SUM_ERROR = 1e-9
-"""Shares are sums and quotients of a few floats: more than this off 1 is no rounding error."""
+from hofl.vectors import refuse, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,23 +44,16 @@ def checked_dims(dims: np.ndarray) -> np.ndarray:
     d = np.asarray(dims, dtype=np.float64)
     if d.ndim != 1 or len(d) == 0:
         raise HoflError(f"dimensions must be a vector of one entry per client, got {d.shape}.")
-    bad = np.flatnonzero(~((d >= 0) & (d < np.inf) & (d == np.floor(d))))
-    if len(bad):
-        raise HoflError(f"dimensions must be whole and >= 0: entry {bad[0]} is {d[bad[0]]}.")
+    whole = (d >= 0) & (d < np.inf) & (d == np.floor(d))
+    refuse(~whole, d, "dimensions must be whole and >= 0")
     return d
 
 
 def checked_shares(p: np.ndarray, num_clients: int) -> np.ndarray:
-    """Shares p [N] as float64: one per client, non-negative, of sum 1."""
-    p = np.asarray(p, dtype=np.float64)
-    if p.shape != (num_clients,):
-        raise HoflError(f"p must hold {num_clients} shares, one per client, got shape {p.shape}.")
-    bad = np.flatnonzero(~((p >= 0) & (p <= 1)))  # NaN is bad too
-    if len(bad):
-        raise HoflError(f"shares must lie in [0, 1]: entry {bad[0]} is {p[bad[0]]}.")
-    if abs(p.sum() - 1) > max(_SUM_ERROR, 1e-15 * len(p)):
-        raise HoflError(f"shares must sum to 1, got {p.sum()}.")
-    return p
+    """Shares p [N] as float64: one per client, in [0, 1], of sum 1; K plays no part here."""
+    if np.shape(p) != (num_clients,):
+        raise HoflError(f"p must hold {num_clients} shares, one per client, got {np.shape(p)}.")
+    return shares(p, 1.0, "[0, 1]")
 
 
 def at_least(least: int, **counts: int) -> None:

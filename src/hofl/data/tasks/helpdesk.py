@@ -6,22 +6,26 @@ balanced over four departments. Small enough for a demonstration, not a benchmar
 
 import json
 from importlib.resources import files
+from pathlib import Path
 
-from hofl.data.task import Example, Task
+from hofl.data.task import Example, LabelWords, Prompt, Task
+
+DEPARTMENTS = ("billing", "delivery", "technical", "account")
 
 
-def load() -> Task:
+def load(_directory: Path | None = None) -> Task:
     """Read the two files that ship with the package."""
+    template = "Message: {text}\nDepartment:"
     return Task(
         name="helpdesk",
-        prompt="Message: {text}\nDepartment:",
-        labels=("billing", "delivery", "technical", "account"),
+        prompts={"department": Prompt(template, cut="text", answer=LabelWords(DEPARTMENTS))},
         train=_read("train.jsonl"),
         test=_read("test.jsonl"),
+        classes=DEPARTMENTS,
     )
 
 
 def _read(name: str) -> tuple[Example, ...]:
     text = files("hofl.data.tasks").joinpath("helpdesk", name).read_text(encoding="utf-8")
     rows = (json.loads(line) for line in text.splitlines())
-    return tuple(Example(row["text"], row["label"]) for row in rows)
+    return tuple(Example({"text": row["text"]}, row["label"]) for row in rows)

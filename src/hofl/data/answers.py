@@ -1,0 +1,125 @@
+"""How answers become token spans and goals: label words, own options, free text.
+
+Label words of one token each are compared at one slot, which needs C rows of the model's head. As
+soon as one of them takes several tokens, all are scored as spans.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from hofl.batch import ChooseOption, ChooseWord, Goal, PredictTokens
+from hofl.data.prompts import PromptEncoder
+from hofl.data.task import Example, FreeText, LabelWords
+from hofl.errors import HoflError
+
+Span = tuple[int, ...]
+
+
+class Answers(Protocol):
+    """The answers of a task as token spans."""
+
+    def spans(self, example: Example) -> tuple[Span, ...]:
+        """What is written behind the prompt: one span, or one for each option."""
+        ...
+
+    def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
+        """The goal of a batch: its slots' tokens [M] and options [M], its examples' labels [B]."""
+        ...
+
+
+@dataclass(frozen=True)
+class SingleTokens:
+    """Label words of one token each."""
+
+    words: tuple[int, ...]
+
+    def spans(self, example: Example) -> tuple[Span, ...]:
+        """The right word; it is predicted, never read."""
+        return ((self.words[example.label],),)
+
+    def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
+        """Choose among the words at one slot per example."""
+        return ChooseWord(torch.tensor(self.words), torch.tensor(labels))
+
+
+@dataclass(frozen=True)
+class WordSpans:
+    """Label words of which some take several tokens."""
+
+    words: tuple[Span, ...]
+
+    def spans(self, example: Example) -> tuple[Span, ...]:
+        """Every word, right or wrong."""
+        return self.words
+
+    def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
+        """Choose among the spans."""
+        return ChooseOption(torch.tensor(tokens), torch.tensor(options), torch.tensor(labels))
+
+
+@dataclass(frozen=True)
+class OptionSpans:
+    """Each example's own options."""
+
+    encoder: PromptEncoder
+
+    def spans(self, example: Example) -> tuple[Span, ...]:
+        """Every option, right or wrong."""
+        spans = tuple(self.encoder.answer(option) for option in example.options)
+        if len(set(spans)) < len(spans):
+            raise HoflError(
+                f"options {list(example.options)} share their tokens: make them differ."
+            )
+        return spans
+
+    def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
+        """Choose among the spans."""
+        return ChooseOption(torch.tensor(tokens), torch.tensor(options), torch.tensor(labels))
+
+
+@dataclass(frozen=True)
+class Text:
+    """Free text, learnt from the first accepted answer and ended by a newline."""
+
+    encoder: PromptEncoder
+    most: int
+
+    def spans(self, example: Example) -> tuple[Span, ...]:
+        """The target, cut to what would be generated."""
+        return (self.encoder.answer(f"{example.golds[0].strip()}\n")[: self.most],)
+
+    def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
+        """Predict every token."""
+        return PredictTokens(torch.tensor(tokens))
+
+
+def answers_of(encoder: PromptEncoder) -> Answers:
+    """The answers that a prompt asks for, checked against the tokenizer."""
+    answer = encoder.prompt.answer
+    if isinstance(answer, LabelWords):
+        spans = word_spans(answer.words, encoder)
+        if all(len(span) == 1 for span in spans):
+            return SingleTokens(tuple(span[0] for span in spans))
+        return WordSpans(spans)
+    if isinstance(answer, FreeText):
+        return Text(encoder, answer.max_new_tokens)
+    return OptionSpans(encoder)
+
+
+def word_spans(words: Sequence[str], encoder: PromptEncoder) -> tuple[Span, ...]:
+    """The tokens of each label word; words that look alike to the tokenizer are refused."""
+    spans = tuple(encoder.answer(word) for word in words)
+    shown = {word: encoder.pieces(span) for word, span in zip(words, spans, strict=True)}
+    unknown = encoder.tokenizer.unk_token_id
+    for word, span in zip(words, spans, strict=True):
+        if unknown is not None and unknown in span:
+            raise HoflError(
+                f"label word {word!r} is unknown to this tokenizer: it becomes {shown[word]}. "
+                "Choose another word."
+            )
+    if len(set(spans)) < len(words):
+        raise HoflError(f"label words share their tokens: {shown}. Choose distinct words.")
+    return spans

@@ -1,0 +1,119 @@
+"""From a configuration to a task, its prompt, and who holds which examples."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hofl.data.partition import hold_out, split, subset
+from hofl.data.pool import Pool
+from hofl.data.task import FreeText, Task
+from hofl.data.tasks import BENCHMARKS, load_task
+from hofl.data.tasks.custom import load_custom
+from hofl.errors import HoflError
+from hofl.experiment.config import CustomConfig, DataConfig, ExperimentConfig
+from hofl.randomness import Purpose, generator
+
+WRITTEN_EXAMPLES = 1024
+"""Of a test set whose answers are written, how many a learning curve is drawn from."""
+
+
+def resolved_task(config: ExperimentConfig) -> tuple[ExperimentConfig, Task]:
+    """The task that a configuration names, and the configuration with its choices settled.
+
+    Places are written out in full, so that a run can be resumed from another folder.
+    """
+    custom, data = config.custom, config.data
+    if (config.task.name == "custom") != (custom is not None):
+        raise HoflError('own data need both: task.name = "custom" and a section [custom].')
+    if custom is not None:
+        custom = custom.model_copy(
+            update={"train": _absolute(custom.train), "test": _absolute(custom.test)}
+        )
+        task = _custom(custom)
+    else:
+        folder = data.dir or os.environ.get("HOFL_DATA") or None
+        if config.task.name in BENCHMARKS and folder is not None:
+            data = data.model_copy(update={"dir": str(Path(folder).resolve())})
+        task = load_task(config.task.name, None if data.dir is None else Path(data.dir))
+    variant = config.task.prompt or next(iter(task.prompts))
+    settled = {
+        "custom": custom,
+        "data": data.model_copy(update={"partition": partition_of(data, task)}),
+        "task": config.task.model_copy(
+            update={
+                "prompt": variant,
+                "max_length": config.task.max_length or task.prompt(variant).max_length,
+            }
+        ),
+    }
+    return config.model_copy(update=settled), task
+
+
+def fleet_seed(config: ExperimentConfig) -> int:
+    """The seed of what belongs to the fleet: data, tiers, order among equal clients."""
+    return config.seed if config.fleet.seed is None else config.fleet.seed
+
+
+def partition_of(data: DataConfig, task: Task) -> str:
+    """The partition's name: data that name their clients stay with them."""
+    return data.partition or ("iid" if task.clients is None else "natural")
+
+
+def shards_of(config: ExperimentConfig, task: Task) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Training and held-out examples of every client."""
+    seed, data = fleet_seed(config), config.data
+    shards = split(
+        partition_of(data, task),
+        Pool.of(task),
+        config.fleet.clients,
+        seed,
+        alpha=data.alpha,
+        per_client=data.per_client,
+        shards_per_client=data.shards_per_client,
+    )
+    if data.examples_per_client:
+        shards = subset(shards, data.examples_per_client, seed)
+    if config.evaluation.holdout:
+        return hold_out(shards, config.evaluation.holdout, seed)
+    if not config.evaluation.test:
+        raise HoflError("evaluation.test=false leaves nothing to evaluate: set evaluation.holdout.")
+    return shards, []
+
+
+def curve_examples(config: ExperimentConfig, task: Task) -> list[int] | None:
+    """Test examples for a learning curve, in order; None is all. A choice of the seed 0 for all."""
+    most = config.evaluation.curve_examples
+    if most is None:
+        written = isinstance(task.prompt(config.task.prompt).answer, FreeText)
+        most = WRITTEN_EXAMPLES if written else 0
+    if not 0 < most < len(task.test):
+        return None
+    order = generator(0, Purpose.CURVE).permutation(len(task.test))
+    return sorted(order[:most].tolist())
+
+
+def _custom(config: CustomConfig) -> Task:
+    return load_custom(
+        train=_paths(config.train),
+        test=_paths(config.test),
+        template=config.template,
+        cut=config.cut,
+        labels=config.labels,
+        label_column=config.label_column,
+        target_column=config.target_column,
+        client_column=config.client_column,
+        optional=config.optional,
+        max_new_tokens=config.max_new_tokens,
+    )
+
+
+def _absolute(files: str | Sequence[str]) -> str | tuple[str, ...]:
+    if isinstance(files, str):
+        return str(Path(files).resolve())
+    return tuple(str(Path(file).resolve()) for file in files)
+
+
+def _paths(files: str | Sequence[str]) -> Path | list[Path]:
+    return Path(files) if isinstance(files, str) else [Path(file) for file in files]

@@ -1,0 +1,65 @@
+"""Batched greedy decoding with a key-value cache, by the model's own ``generate``."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from hofl.models.precision import computing_in
+from hofl.models.split import SplitModel
+
+
+@torch.no_grad()
+def greedy(
+    model: SplitModel,
+    prompts: Sequence[Sequence[int]],
+    stops: Sequence[int],
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """What the model writes behind each prompt, up to and without the first stop token.
+
+    Args:
+        model: at its current parameters.
+        prompts: token ids; they may differ in length.
+        stops: token ids that end an answer.
+        max_new_tokens: most tokens of an answer.
+    """
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    real = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):  # padded on the left: all answers begin together
+        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        real[row, longest - len(prompt) :] = 1
+    settings = GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(stops),
+        pad_token_id=stops[0],
+    )
+    # A backbone that is stored small computes in the run's precision here too.
+    with computing_in(model.module, model.compute_dtype):
+        written = model.base.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=real.to(model.device),
+            generation_config=settings,
+        )
+    return [_until(row, set(stops)) for row in written[:, longest:].tolist()]
+
+
+def _until(tokens: list[int], stops: set[int]) -> list[int]:
+    for place, token in enumerate(tokens):
+        if token in stops:
+            return tokens[:place]
+    return tokens
+
+
+@lru_cache(maxsize=4)
+def stop_tokens(tokenizer: Any) -> tuple[int, ...]:
+    """The end of the text, and every token that holds a newline."""
+    pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    newlines = [token for token, piece in enumerate(pieces) if "\n" in piece]
+    ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return tuple(dict.fromkeys([*ends, *newlines]))
