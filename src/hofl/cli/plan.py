@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 
 from hofl.cli.plan_view import describe, plan_panels, show
-from hofl.errors import HoflError
 from hofl.methods import method
 from hofl.planning.sizes import parse_bytes, show_bytes
 from hofl.report.panels import write_panels
@@ -76,8 +75,6 @@ def plan(
     show(console, memory, strategy)
     if plot is not None:
         console.print(f"figure: {plot}", highlight=False, soft_wrap=True)
-    if limit is None:
-        return
-    if chosen is None:
-        raise HoflError(memory.advice(limit, strategy))
-    console.print(f"{show_bytes(limit)}: {describe(chosen)}", highlight=False, soft_wrap=True)
+    if limit is not None:
+        line = f"{show_bytes(limit)}: {describe(memory.fitting(limit, strategy))}"
+        console.print(line, highlight=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from hofl.models.split import SplitModel
 from hofl.planning.boundaries import all_boundaries
 from hofl.planning.budget import choose, nothing_fits
 from hofl.planning.hollow import hollow_model
+from hofl.planning.trace import trace
 from hofl.planning.workload import Cost, Workload
 
 
@@ -44,13 +45,20 @@ class MemoryPlan:
             for cost in all_boundaries(self.model, self.workload, execution)
         ]
 
+    def at(self, boundary: int) -> Cost:
+        """The plain step at one boundary."""
+        return trace(self.model, self.workload, boundary)
+
+    def fitting(self, budget: int, strategy: str) -> Cost:
+        """What fits the budget best; an error that says what would."""
+        chosen = self.choose(budget, strategy)
+        if chosen is None:
+            raise HoflError(nothing_fits([*self.plain, *self.weighed(strategy)], budget))
+        return chosen
+
     def choose(self, budget: int, strategy: str) -> Cost | None:
         """What fits the budget best by a strategy, or None."""
         return choose(self.plain, self.weighed(strategy), budget, strategy)
-
-    def advice(self, budget: int, strategy: str) -> str:
-        """What to tell somebody whose budget is too small."""
-        return nothing_fits([*self.plain, *self.weighed(strategy)], budget)
 
     def weighed(self, strategy: str) -> list[Cost]:
         """The options that a strategy looks at."""

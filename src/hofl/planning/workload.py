@@ -51,7 +51,7 @@ class Workload:
 
 ITEMS = ("weights", "adapter and optimizer", "activations", "logits", "transient")
 """What a peak is made of: frozen weights; w, w_t and optimizer state; what the top's forward pass
-made; scores and losses at the slots; everything else, such as the bottom's pass and the backward pass."""
+made; scores and losses at the slots; all else, such as the bottom's and the backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
