@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hofl.cli import demo, memory, methods, models, plan, run, sample, theory
+from hofl.cli import demo, memory, methods, models, plan, profile, run, sample, theory
 from hofl.errors import HoflError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
+app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.command("memory", epilog=memory.EXAMPLE)(memory.memory)
 app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)

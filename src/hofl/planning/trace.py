@@ -14,7 +14,7 @@ from hofl.batch import Batch
 from hofl.local.execution import PLAIN, Execution
 from hofl.local.rules import resolve
 from hofl.memory import LiveBytes, resident_bytes
-from hofl.messages import RoundPlan
+from hofl.messages import LocalRule, RoundPlan
 from hofl.models.split import SplitModel
 from hofl.planning.hollow import META, without_data
 from hofl.planning.meter import STATE, TRANSIENT, WEIGHTS, Meter
@@ -27,16 +27,7 @@ def trace(
 ) -> Cost:
     """The cost of a participation at a boundary; ``model`` is a hollow one."""
     rule = workload.rule
-    plan = RoundPlan(
-        run="plan",
-        round=0,
-        client=0,
-        boundary=boundary,
-        seed=0,
-        layout=model.layout.digest,
-        rule=replace(rule, local_steps=1),
-        w=torch.zeros(model.layout.size),
-    )
+    plan = round_plan(model, replace(rule, local_steps=1), boundary)
     bottom, surrogate = resolve(rule, boundary)
     part = min(execution.micro_batch or workload.batch_size, workload.batch_size)
     with without_data(), LiveBytes(META) as counter:
@@ -64,6 +55,20 @@ def trace(
         fo_params=model.layout.size - cut,
         uplink_bytes=uplink_bytes(model.layout, rule, boundary),
         relative_compute=meter.passes / (2 * model.num_blocks),
+    )
+
+
+def round_plan(model: SplitModel, rule: LocalRule, boundary: int) -> RoundPlan:
+    """A plan from nobody."""
+    return RoundPlan(
+        run="plan",
+        round=0,
+        client=0,
+        boundary=boundary,
+        seed=0,
+        layout=model.layout.digest,
+        rule=rule,
+        w=torch.zeros(model.layout.size),
     )
 
 

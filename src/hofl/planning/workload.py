@@ -40,13 +40,17 @@ class Workload:
                 f"answer_tokens must lie in 0..{self.seq_len} (seq_len), got {self.answer_tokens}."
             )
 
-    def batch(self, rows: int) -> Batch:
-        """A hollow batch of some of the examples."""
+    def batch(self, rows: int, device: torch.device = META) -> Batch:
+        """A batch of some of the examples, all tokens 0."""
+
+        def ids(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.long, device=device)
+
         slots = rows * max(self.answer_tokens, 1)
-        goal: Goal = PredictTokens(_ids(slots))
+        goal: Goal = PredictTokens(ids(slots))
         if not self.answer_tokens:
-            goal = ChooseWord(_ids(_WORDS), _ids(slots))
-        return Batch(_ids(rows, self.seq_len), _ids(slots), _ids(slots), goal, rows)
+            goal = ChooseWord(ids(_WORDS), ids(slots))
+        return Batch(ids(rows, self.seq_len), ids(slots), ids(slots), goal, rows)
 
 
 ITEMS = ("weights", "adapter and optimizer", "activations", "logits", "transient")
@@ -79,7 +83,3 @@ class Cost:
     fo_params: int
     uplink_bytes: int
     relative_compute: float
-
-
-def _ids(*shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=torch.long, device=META)
