@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import directions
+import evaluation
 import replay
 import step
 from harness import environment
@@ -20,7 +21,12 @@ from rich.console import Console
 
 from hofl.process import tune_allocator, use_threads
 
-SUBJECTS = {"step": step.measure, "replay": replay.measure, "directions": directions.measure}
+SUBJECTS = {
+    "step": step.measure,
+    "replay": replay.measure,
+    "directions": directions.measure,
+    "evaluation": evaluation.measure,
+}
 BUSY = 0.5  # load average
 DEFAULT_OUT = Path(__file__).parent / "results.json"
 

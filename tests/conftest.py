@@ -38,3 +38,18 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model = AutoModelForCausalLM.from_config(LlamaConfig(**fields))
     model.save_pretrained(folder)
     return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say plainly which tests had no real data to run on."""
+    skipped = [
+        report.nodeid
+        for report in terminalreporter.stats.get("skipped", [])
+        if "HOFL_DATA" in str(report.longrepr)
+    ]
+    if skipped:
+        terminalreporter.write_line(
+            f"{len(skipped)} skipped: HOFL_DATA does not name a folder with all they need:"
+        )
+        for name in skipped:
+            terminalreporter.write_line(f"  {name}")

@@ -11,7 +11,20 @@ from hofl.cli.main import app
 from hofl.methods import METHODS
 from runs import quick, run_cli
 
-COMMANDS = {"run", "demo", "memory", "plan", "profile", "sample", "methods", "models", "theory"}
+COMMANDS = {
+    "check",
+    "data",
+    "demo",
+    "evaluate",
+    "memory",
+    "methods",
+    "models",
+    "plan",
+    "profile",
+    "run",
+    "sample",
+    "theory",
+}
 
 
 def test_the_commands_are_these_and_no_others() -> None:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 import hofl
+from hofl.data.task import LabelWords
+from hofl.data.tasks import BENCHMARKS
 from hofl.models.sources import SOURCES, fetch, is_cached
 
 README = Path(__file__).parents[1] / "README.md"
@@ -24,6 +27,16 @@ def test_the_built_in_model_is_fetched_and_is_a_language_model() -> None:
     assert loaded.tokenizer.decode(best).strip() == "Paris"
     assert loaded.split.num_blocks == 30
     assert loaded.split.layout.size == 460_800
+
+
+def test_label_words_of_every_benchmark_are_single_distinct_tokens() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(fetch("smollm2-135m-instruct"))
+    for benchmark in BENCHMARKS.values():
+        for prompt in benchmark.prompts.values():
+            if isinstance(prompt.answer, LabelWords):
+                ids = [tokenizer(f" {word}")["input_ids"] for word in prompt.answer.words]
+                assert all(len(one) == 1 for one in ids), (benchmark.name, prompt)
+                assert len({one[0] for one in ids}) == len(ids)
 
 
 def test_an_unknown_source_names_the_known_ones() -> None:

@@ -16,8 +16,11 @@ from hofl.version import VERSION as __version__  # noqa: N811
 if TYPE_CHECKING:
     from hofl.engines.launch import Result, resume, run
     from hofl.errors import HoflError, UploadRefused
+    from hofl.experiment.check import check
     from hofl.experiment.config import (
         AdapterConfig,
+        CustomConfig,
+        DataConfig,
         EngineConfig,
         EvaluationConfig,
         ExperimentConfig,
@@ -28,14 +31,18 @@ if TYPE_CHECKING:
         TaskConfig,
         read_config,
     )
+    from hofl.experiment.scoring import config_of, score
     from hofl.methods import METHODS, Method, method
     from hofl.models.loading import load_model
 
 _HOMES = {
     "hofl.engines.launch": ("Result", "resume", "run"),
     "hofl.errors": ("HoflError", "UploadRefused"),
+    "hofl.experiment.check": ("check",),
     "hofl.experiment.config": (
         "AdapterConfig",
+        "CustomConfig",
+        "DataConfig",
         "EngineConfig",
         "EvaluationConfig",
         "ExperimentConfig",
@@ -46,6 +53,7 @@ _HOMES = {
         "TaskConfig",
         "read_config",
     ),
+    "hofl.experiment.scoring": ("config_of", "score"),
     "hofl.methods": ("METHODS", "Method", "method"),
     "hofl.models.loading": ("load_model",),
 }
@@ -54,6 +62,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "METHODS",
     "AdapterConfig",
+    "CustomConfig",
+    "DataConfig",
     "EngineConfig",
     "EvaluationConfig",
     "ExperimentConfig",
@@ -67,11 +77,14 @@ __all__ = [
     "TaskConfig",
     "UploadRefused",
     "__version__",
+    "check",
+    "config_of",
     "load_model",
     "method",
     "read_config",
     "resume",
     "run",
+    "score",
 ]
 
 

@@ -43,6 +43,11 @@ class LocalClient:
         self._execution = execution
         self._peaks: dict[tuple[str, int], int] = {}
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many training examples each client holds."""
+        return [len(shard) for shard in self._shards]
+
     def answer(self, plan_bytes: bytes) -> bytes:
         """Run the plan and return the serialised upload."""
         plan = RoundPlan.from_bytes(plan_bytes)

@@ -7,7 +7,20 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hofl.cli import demo, memory, methods, models, plan, profile, run, sample, theory
+from hofl.cli import (
+    check,
+    data,
+    demo,
+    evaluate,
+    memory,
+    methods,
+    models,
+    plan,
+    profile,
+    run,
+    sample,
+    theory,
+)
 from hofl.errors import HoflError
 
 app = typer.Typer(
@@ -24,6 +37,9 @@ app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.command("memory", epilog=memory.EXAMPLE)(memory.memory)
+app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("data", epilog=data.EXAMPLE)(data.data)
 app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from hofl.methods import METHODS
+import hofl
 
 EXAMPLE = "Example:\n\n`hofl methods`"
 
@@ -11,6 +11,6 @@ EXAMPLE = "Example:\n\n`hofl methods`"
 def methods() -> None:
     """List the federated methods, one line each."""
     table = Table("method", "what it does", box=None)
-    for name, method in METHODS.items():
+    for name, method in hofl.METHODS.items():
         table.add_row(name, method.summary)
     Console().print(table)

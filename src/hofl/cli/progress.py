@@ -45,6 +45,8 @@ class RunDisplay:
         """Take in one event of the run."""
         if event == "start":
             first = facts["rows"][0]["eval"]
+            if facts["note"]:
+                self._print(f"note: {facts['note']}", "yellow")
             self._progress.update(
                 self._bar, total=facts["rounds"], completed=facts["round"], note="started"
             )

@@ -10,6 +10,7 @@ from hofl.data.pool import Pool, enough_for
 from hofl.errors import HoflError
 from hofl.randomness import Purpose, generator
 
+LARGEST_ALPHA = 1e6
 # First coordinate of the partition's streams: one kind of draw each. Kind 0 is the IID shuffle.
 _PROPORTIONS, _POOL, _REPLENISH, _SIZES, _DEAL = 1, 2, 3, 4, 5
 
@@ -32,7 +33,7 @@ def dirichlet(
         per_client: examples of each client; an equal share of the data unless given.
     """
     labels = pool.classes("dirichlet")
-    _positive("alpha", alpha)
+    _check_alpha(alpha)
     if per_client is None:
         enough_for(num_clients, pool.size)
         per_client = pool.size // num_clients
@@ -65,7 +66,7 @@ def class_proportions(seed: int, client: int, alpha: float, num_classes: int) ->
 
 def quantity(pool: Pool, num_clients: int, seed: int, *, alpha: float = 1.0) -> list[np.ndarray]:
     """Quantity skew: sizes are Dir(alpha 1_N) of the data, at least 1; all examples, each once."""
-    _positive("alpha", alpha)
+    _check_alpha(alpha)
     enough_for(num_clients, pool.size)
     shares = generator(seed, Purpose.PARTITION, _SIZES).dirichlet(np.full(num_clients, alpha))
     sizes = 1 + largest_remainder(shares, pool.size - num_clients)
@@ -109,6 +110,9 @@ def largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
     return counts
 
 
-def _positive(name: str, value: float) -> None:
-    if not 0 < value < np.inf:
-        raise HoflError(f"{name} must be positive and finite, got {value}.")
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha <= LARGEST_ALPHA:
+        raise HoflError(
+            f"alpha must be positive and at most {LARGEST_ALPHA:g} (then clients hardly differ), "
+            f"got {alpha}."
+        )

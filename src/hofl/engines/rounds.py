@@ -131,7 +131,15 @@ def run_rounds(
         run.record(row | timed_evaluation(experiment, state, observe))
         run.save_state(state, experiment.layout.digest)
     run.forget_after(state.round)
-    observe("start", {"round": state.round, "rounds": config.rounds, "rows": run.metrics()})
+    observe(
+        "start",
+        {
+            "round": state.round,
+            "rounds": config.rounds,
+            "rows": run.metrics(),
+            "note": experiment.note,
+        },
+    )
     while state.round < config.rounds:
         state, row = one_round(experiment, engine, state, observe)
         every = config.evaluation.every

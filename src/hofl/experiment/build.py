@@ -49,6 +49,7 @@ class Experiment:
         curve: which of its examples are scored before the end; None is all.
         client: computes answers to plans in this process.
         limits: bounds on uploads.
+        note: what the user should know about the data.
     """
 
     config: ExperimentConfig
@@ -63,6 +64,7 @@ class Experiment:
     curve: Sequence[int] | None
     client: LocalClient
     limits: UploadLimits
+    note: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -118,7 +120,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     shards, held_out = shards_of(config, task)
     model = load_model(
         config.model.name,
-        adapter=_adapter(config),
+        adapter=adapter_of(config),
         seed=config.seed,
         weights=config.model.weights,
         storage_dtype=config.model.storage_dtype,
@@ -150,6 +152,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
             Execution(micro_batch=config.engine.micro_batch),
         ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
+        note=task.note,
     )
     experiment.marginals(0)  # a policy that cannot serve this fleet says so now
     return experiment
@@ -215,7 +218,8 @@ def encoded(
     return found
 
 
-def _adapter(config: ExperimentConfig) -> Lora | FullBlocks:
+def adapter_of(config: ExperimentConfig) -> Lora | FullBlocks:
+    """What is trained."""
     if config.adapter.kind == "full":
         return FullBlocks()
     fields = config.adapter

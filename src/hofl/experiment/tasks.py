@@ -83,15 +83,19 @@ def shards_of(config: ExperimentConfig, task: Task) -> tuple[list[np.ndarray], l
 
 
 def curve_examples(config: ExperimentConfig, task: Task) -> list[int] | None:
-    """Test examples for a learning curve, in order; None is all. A choice of the seed 0 for all."""
+    """Test examples for a learning curve, in order; None is all."""
     most = config.evaluation.curve_examples
     if most is None:
         written = isinstance(task.prompt(config.task.prompt).answer, FreeText)
         most = WRITTEN_EXAMPLES if written else 0
-    if not 0 < most < len(task.test):
+    return fixed_examples(len(task.test), most)
+
+
+def fixed_examples(size: int, most: int) -> list[int] | None:
+    """At most ``most`` of ``size`` examples, the same ones for every run; None is all."""
+    if not 0 < most < size:
         return None
-    order = generator(0, Purpose.CURVE).permutation(len(task.test))
-    return sorted(order[:most].tolist())
+    return sorted(generator(0, Purpose.CURVE).permutation(size)[:most].tolist())
 
 
 def _custom(config: CustomConfig) -> Task:

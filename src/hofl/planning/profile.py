@@ -1,8 +1,8 @@
 """What a participation really needs, measured in processes of its own.
 
 On the CPU there are two measures. *Allocated* is the count of PyTorch's own allocator, which
-reports every allocation and release to its profiler: tensors, and what kernels take for themselves.
-*Resident* is the process's peak resident set over its baseline: what the system saw, with everything
+reports every allocation and release to its profiler: tensors, and what kernels take besides.
+*Resident* is the process's peak resident set over its baseline: what the system saw, with all that
 PyTorch does not know of (workspaces of the matrix libraries, NumPy, free memory kept for later). On
 CUDA, allocated is the device's own counter, and there is no resident set.
 """

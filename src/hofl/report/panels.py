@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hofl.errors import HoflError
+from hofl.report.files import write_figure
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,7 @@ class Panel:
 
 def write_panels(panels: Sequence[Panel], path: Path) -> None:
     """Write the panels side by side; the suffix of ``path`` chooses the kind of file."""
-    if path.suffix not in _WRITERS:
-        raise HoflError(f"cannot plot to {path.name!r}: end it in {', '.join(_WRITERS)}.")
-    library, writer = _WRITERS[path.suffix]
-    try:
-        writer(panels, path)
-    except ImportError as error:
-        raise HoflError(
-            f"{path.suffix} figures need {library}: run pip install 'hofl[report]'."
-        ) from error
-    except OSError as error:
-        raise HoflError(f"cannot write {path}: {error.strerror or error}.") from error
+    write_figure(panels, path, page=_write_page, image=_write_image)
 
 
 def _write_page(panels: Sequence[Panel], path: Path) -> None:
@@ -93,10 +83,3 @@ def _write_image(panels: Sequence[Panel], path: Path) -> None:
         if ax is axes[0] or {x.name for x in panel.lines} > {x.name for x in panels[0].lines}:
             ax.legend()
     figure.savefig(path, dpi=150)
-
-
-_WRITERS = {
-    ".html": ("plotly", _write_page),
-    ".png": ("matplotlib", _write_image),
-    ".svg": ("matplotlib", _write_image),
-}

@@ -1,0 +1,92 @@
+"""``hofl evaluate``: a model's scores on a task, as it is or as a run has trained it."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import hofl
+from hofl.errors import HoflError
+
+EXAMPLE = """Examples:
+
+`hofl evaluate --model smollm2-135m-instruct --task sst2`
+
+`hofl evaluate --run runs/sst2 --prompt it-was`
+"""
+
+
+def evaluate(
+    model: Annotated[
+        str | None, typer.Option(help="Built-in model, folder or Hugging Face id.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Task, as in hofl data.")] = None,
+    run: Annotated[Path | None, typer.Option(help="A run: its model, task and adapter.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Prompt variant.")] = None,
+    directory: Annotated[
+        str | None, typer.Option("--dir", help="Folder with the files; or set HOFL_DATA.")
+    ] = None,
+    examples: Annotated[
+        int, typer.Option(min=0, help="At most so many, always the same ones; 0 is all.")
+    ] = 0,
+    max_length: Annotated[int | None, typer.Option(min=2, help="Most tokens of a prompt.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Score a model on a task's test set without training it."""
+    config = _config(model, task, run)
+    changes: dict[str, dict[str, Any]] = {
+        "task": {"prompt": prompt, "max_length": max_length},
+        "data": {"dir": directory},
+        "evaluation": {"batch_size": batch_size},
+    }
+    for section, values in changes.items():
+        given = {key: value for key, value in values.items() if value is not None}
+        new = getattr(config, section).model_copy(update=given)
+        config = config.model_copy(update={section: new})
+    console = Console(stderr=True)
+    began = time.perf_counter()
+    with Progress(
+        TextColumn("evaluating"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} examples"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=as_json or not console.is_terminal,
+    ) as bar:
+        shown = bar.add_task("", total=1)
+        scores = hofl.score(
+            config,
+            run,
+            examples,
+            lambda done, of: bar.update(shown, completed=done, total=of),
+        )
+    scores["seconds"] = round(time.perf_counter() - began, 1)
+    if as_json:
+        typer.echo(json.dumps(scores))
+        return
+    if scores["note"]:
+        Console().print(f"note: {scores['note']}", style="yellow", markup=False, soft_wrap=True)
+    percent = {name: scores[name] for name in ("accuracy", "em", "f1") if name in scores}
+    parts = [f"{name} {100 * value:.2f} %" for name, value in percent.items()]
+    parts += [f"loss {scores['loss']:.4f}", f"{scores['examples']:,} examples"]
+    where = f"{scores['task']} ({scores['prompt']}), {scores['model']}"
+    line = f"{where}: {', '.join(parts)}, {scores['seconds']} s"
+    Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _config(model: str | None, task: str | None, run: Path | None) -> hofl.ExperimentConfig:
+    if run is not None:
+        if model is not None or task is not None:
+            raise HoflError("--run names its model and task itself: give no --model or --task.")
+        return hofl.config_of(run)
+    if model is None or task is None:
+        raise HoflError("give --model and --task, or --run DIR (see --help).")
+    return hofl.ExperimentConfig(
+        model=hofl.ModelConfig(name=model), task=hofl.TaskConfig(name=task)
+    )
