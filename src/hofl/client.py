@@ -1,6 +1,6 @@
 """One device's side of a round: bytes of a plan in, bytes of an upload out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,7 @@ class LocalClient:
         train: all encoded training examples.
         shards: which of them each client holds.
         batch_size: examples per local step.
-        execution: how a step is run.
+        execution: how the device that a plan is for runs its steps.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class LocalClient:
         train: EncodedSet,
         shards: Sequence[np.ndarray],
         batch_size: int,
-        execution: Execution = PLAIN,
+        execution: Callable[[RoundPlan], Execution] = lambda _plan: PLAIN,
     ) -> None:
         self._model = model
         self._train = train
         self._shards = shards
         self._batch_size = batch_size
         self._execution = execution
-        self._peaks: dict[tuple[str, int], int] = {}
+        self._peaks: dict[tuple[str, int, Execution], int] = {}
 
     @property
     def sizes(self) -> list[int]:
@@ -60,7 +60,7 @@ class LocalClient:
         """The update; the first one at each boundary also has its peak memory measured."""
         bottom, surrogate = resolve(plan.rule, plan.boundary)
         batches = self._batches(plan)
-        kind = (plan.rule.bottom, plan.boundary)
+        kind = (plan.rule.bottom, plan.boundary, self._execution(plan))
         if kind in self._peaks:
             upload = client_update(self._model, plan, batches, bottom, surrogate)
         else:
@@ -79,6 +79,6 @@ class LocalClient:
             steps=plan.rule.local_steps,
             batch_size=self._batch_size,
         )
-        device, size = self._model.device, self._execution.micro_batch
+        device, size = self._model.device, self._execution(plan).micro_batch
         for indices in steps:
             yield [part.to(device) for part in self._train.parts(indices, size)]

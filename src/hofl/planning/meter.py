@@ -28,7 +28,7 @@ class Meter:
 
     Args:
         counter: counts the bytes.
-        rows: examples in the traced step.
+        rows: rows of tokens in the traced step.
     """
 
     def __init__(self, counter: LiveBytes, rows: int) -> None:

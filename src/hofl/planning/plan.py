@@ -1,6 +1,6 @@
 """The memory plan of a model and a workload: every boundary, every option, and what is chosen."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -64,15 +64,22 @@ class MemoryPlan:
         """The options that a strategy looks at."""
         return self.options if strategy == "best" else []
 
-    def facts(self, name: str, chosen: Cost | None) -> dict[str, Any]:
-        """Everything as plain values."""
+    def facts(
+        self, name: str, chosen: Cost | Mapping[str, Cost] | None, strategy: str = "best"
+    ) -> dict[str, Any]:
+        """Everything as plain values; ``chosen`` is one plan, one for each budget, or none."""
+        choice: dict[str, Any] | None
+        if isinstance(chosen, Mapping):
+            choice = {budget: cost_facts(cost) for budget, cost in chosen.items()}
+        else:
+            choice = None if chosen is None else cost_facts(chosen)
         return {
             "model": name,
             "batch_size": self.workload.batch_size,
             "seq_len": self.workload.seq_len,
             "boundaries": [cost_facts(cost) for cost in self.plain],
-            "options": [cost_facts(cost) for cost in self.options],
-            "chosen": None if chosen is None else cost_facts(chosen),
+            "options": [cost_facts(cost) for cost in self.weighed(strategy)],
+            "chosen": choice,
         }
 
 

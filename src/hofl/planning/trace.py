@@ -31,7 +31,7 @@ def trace(
     bottom, surrogate = resolve(rule, boundary)
     part = min(execution.micro_batch or workload.batch_size, workload.batch_size)
     with without_data(), LiveBytes(META) as counter:
-        meter = Meter(counter, part)
+        meter = Meter(counter, part * workload.rows_per_example)
         with meter.watching(model), counter.making(STATE):
             # One part is traced; it finds the other parts' tokens, and the gradient so far.
             left = workload.batch_size - part

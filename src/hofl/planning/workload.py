@@ -22,14 +22,17 @@ class Workload:
         rule: the local rule.
         batch_size: B.
         seq_len: T, the padded length.
-        answer_tokens: tokens to predict per example over the whole vocabulary, for tasks with free
+        answer_tokens: tokens to predict per row over the whole vocabulary, for tasks with free
             answers; 0 is one label word among a few.
+        rows_per_example: rows of tokens that an example takes: its number of options, where each
+            is scored by itself.
     """
 
     rule: LocalRule
     batch_size: int
     seq_len: int
     answer_tokens: int = 0
+    rows_per_example: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seq_len"):
@@ -40,17 +43,18 @@ class Workload:
                 f"answer_tokens must lie in 0..{self.seq_len} (seq_len), got {self.answer_tokens}."
             )
 
-    def batch(self, rows: int, device: torch.device = META) -> Batch:
+    def batch(self, examples: int, device: torch.device = META) -> Batch:
         """A batch of some of the examples, all tokens 0."""
 
         def ids(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.long, device=device)
 
+        rows = examples * self.rows_per_example
         slots = rows * max(self.answer_tokens, 1)
         goal: Goal = PredictTokens(ids(slots))
         if not self.answer_tokens:
             goal = ChooseWord(ids(_WORDS), ids(slots))
-        return Batch(ids(rows, self.seq_len), ids(slots), ids(slots), goal, rows)
+        return Batch(ids(rows, self.seq_len), ids(slots), ids(slots), goal, examples)
 
 
 ITEMS = ("weights", "adapter and optimizer", "activations", "logits", "transient")
