@@ -127,8 +127,23 @@ def estimate(
     """The hybrid-order estimate at w, float32 [d]: forward differences below, gradient above."""
     cut = layout.cut(boundary)
     out = gradient.astype(np.float32)
-    if cut == 0:
-        return out
+    if cut:
+        scalars = forward_differences(loss, w, key, step, layout, boundary, q, mu)
+        combine(scalars, key, step, layout, boundary, out[:cut])
+    return out
+
+
+def forward_differences(
+    loss: Callable[[np.ndarray], float],
+    w: np.ndarray,
+    key: DirectionKey,
+    step: int,
+    layout: Layout,
+    boundary: int,
+    q: int,
+    mu: float,
+) -> list[float]:
+    """The scalars s_j = (l(w + mu u_j) - l(w)) / mu, [q]."""
     base = loss(w)
     scalars = []
     for j in range(q):
@@ -136,8 +151,7 @@ def estimate(
         for c in layout.bottom(boundary):
             moved[c.start : c.stop] += mu * direction(key, step, j, c.index, c.size)
         scalars.append((loss(moved) - base) / mu)
-    combine(scalars, key, step, layout, boundary, out[:cut])
-    return out
+    return scalars
 
 
 def local_update(

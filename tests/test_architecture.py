@@ -22,6 +22,7 @@ LAYERS = [
     {"planning"},
     {"experiment", "recipes"},
     {"engines", "report"},
+    {"choosing"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -25,15 +25,24 @@ COMMANDS = {
     "sample",
     "theory",
 }
+GROUPS = {"beta": {"guide", "coverage", "pilot", "measure"}}
 
 
 def test_the_commands_are_these_and_no_others() -> None:
     assert {command.name for command in app.registered_commands} == COMMANDS
+    found = {
+        group.typer_instance.info.name: {c.name for c in group.typer_instance.registered_commands}
+        for group in app.registered_groups
+    }
+    assert found == GROUPS
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize(
+    "command",
+    [*sorted(COMMANDS), *GROUPS, *(f"{g} {name}" for g, names in GROUPS.items() for name in names)],
+)
 def test_help_of_every_command_shows_an_example(command: str) -> None:
-    result = CliRunner().invoke(app, [command, "--help"])
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "Example" in result.output
     assert f"hofl {command}" in result.output

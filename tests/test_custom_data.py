@@ -1,6 +1,7 @@
 """The user's own files: three formats, labels or free text, clients by file or by column."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,21 @@ def test_a_very_long_cell_is_read(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "body": "long " * 100_000}]
     (example,) = load(write(tmp_path / "mail.csv", rows)).train
     assert len(example.fields["body"]) == 499_999
+
+
+def test_the_documented_example_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
+    (table,) = re.findall(r"```csv\n(.*?)```", page, flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "mail.csv").write_text(table)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    *prompt, shards = capsys.readouterr().out.splitlines()
+    assert prompt == [
+        "Subject: Invoice",
+        "Message: You charged me twice, why?",
+        "Department:",
+    ]
+    assert f"# {shards}" in code

@@ -264,3 +264,29 @@ def test_the_built_in_task_needs_no_data_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_processes_that_fill_an_empty_cache_together_agree(tmp_path: Path) -> None:
+    folder = write_benchmarks(tmp_path / "data")
+    code = (
+        "import os, sys; from pathlib import Path; from hofl.data.tasks import load_task\n"
+        "import pyarrow.ipc\n"
+        "print(flush=True); sys.stdin.readline()\n"
+        "for k in range(150):\n"
+        "    os.environ['HOFL_CACHE'] = f'{sys.argv[1]}/cache{k}'\n"
+        "    task = load_task('sst2', Path(sys.argv[2]))\n"
+        "    assert [one.label for one in task.train] == [1, 0, 1]\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(folder)]
+    pipe = subprocess.PIPE
+    together = [
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(3)
+    ]
+    for one in together:
+        assert one.stdout is not None
+        one.stdout.readline()  # everything is imported
+    for one in together:
+        assert one.stdin is not None
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    assert [(one.communicate()[1], one.returncode) for one in together] == [("", 0)] * 3

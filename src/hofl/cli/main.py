@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from hofl.cli import (
+    beta,
     check,
     data,
     demo,
@@ -44,6 +45,7 @@ app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
+app.add_typer(beta.app)
 
 
 def main() -> None:

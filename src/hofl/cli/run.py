@@ -58,23 +58,25 @@ def run(
 
 def run_shown(console: Console, config: ExperimentConfig, out: Path) -> "Result":
     """Run with a progress display; a stop tells how to go on."""
-    with stoppable(console, out), RunDisplay(console, config.method.name) as display:
+    with stoppable(console, out, "hofl run"), RunDisplay(console, config.method.name) as display:
         return hofl.run(config, out, display)
 
 
 def resume_shown(console: Console, path: Path) -> "Result":
     """Go on with a run, with a progress display."""
-    with stoppable(console, path), RunDisplay(console, path.name) as display:
+    with stoppable(console, path, "hofl run"), RunDisplay(console, path.name) as display:
         return hofl.resume(path, display)
 
 
 @contextmanager
-def stoppable(console: Console, path: Path) -> Iterator[None]:
+def stoppable(
+    console: Console, path: Path, command: str, first: str = "config.toml"
+) -> Iterator[None]:
     """Ctrl-C inside ends the command cleanly and says how to resume."""
     try:
         yield
     except KeyboardInterrupt:
-        started = (path / "config.toml").is_file()
-        hint = f"go on with: hofl run --resume {path}" if started else "nothing was written"
+        started = (path / first).is_file()
+        hint = f"go on with: {command} --resume {path}" if started else "nothing was written"
         console.print(f"stopped; {hint}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

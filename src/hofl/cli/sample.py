@@ -66,7 +66,7 @@ def sample(
     The cohorts are those of a run with the same fleet, method.beta options, rounds and seed.
     """
     check_cohort(cohort, clients)
-    own = deal_tiers(_numbers(boundaries), clients, blocks, seed, "--boundaries")
+    own = deal_tiers(boundary_list(boundaries), clients, blocks, seed, "--boundaries")
     fleet = Fleet(own, cohort, rounds, seed)
     policy = beta_policy(beta, schedule, beta_end, min_participations)
     drawn = _simulated(fleet, policy) if simulate else None
@@ -126,7 +126,8 @@ def _table(*columns: str, realised: np.ndarray | None) -> Table:
     return table
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def boundary_list(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas, as --boundaries takes them."""
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:

@@ -121,9 +121,10 @@ def _write(target: Path, rows: Iterable[tuple[Example, str]]) -> None:
             if writer is None:
                 raise HoflError("there are no examples.")
             writer.close()
-        for old in target.parent.glob("*.arrow"):  # of an earlier version of the same data
-            old.unlink(missing_ok=True)
         os.replace(work, target)
+        for other in target.parent.glob("*.arrow"):
+            if other != target:  # an earlier version of the same data
+                other.unlink(missing_ok=True)
     finally:
         Path(work).unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from hofl.engines.in_process import InProcess
-from hofl.engines.rounds import Engine, Observer, run_rounds
+from hofl.engines.rounds import Engine, Observer, run_rounds, train_until
 from hofl.engines.workers import WorkerPool
 from hofl.errors import HoflError
 from hofl.experiment.build import Experiment, build
@@ -48,7 +48,7 @@ def run(
 ) -> Result:
     """Run an experiment into a new folder."""
     with _readable_errors(Path(out)):
-        check_new(Path(out))
+        check_new(Path(out), "hofl run")
         experiment = _prepared(config)
         # Nothing is written before everything has been built and checked.
         directory = RunDirectory.create(Path(out), experiment.config)
@@ -68,6 +68,32 @@ def resume(path: str | Path, observe: Observer = lambda event, facts: None) -> R
         return _train(_prepared(directory.config()), directory, observe)
 
 
+def advance(
+    config: ExperimentConfig,
+    path: Path,
+    last: int,
+    observe: Observer = lambda event, facts: None,
+) -> list[dict[str, Any]]:
+    """Train a new or a stopped run up to round ``last`` and leave it there; its rows so far.
+
+    Left runs are ordinary ones: ``resume`` takes them to their last round, to the same bits as if
+    they had never stopped.
+    """
+    with _readable_errors(path):
+        if (path / "config.toml").is_file():
+            directory = RunDirectory.open(path)
+            rows = directory.metrics()
+            if rows and rows[-1]["round"] >= last:
+                return rows[: last + 1]
+            experiment = _prepared(directory.config())
+        else:
+            experiment = _prepared(config)
+            directory = RunDirectory.create(path, experiment.config)
+        with _engine(experiment, directory) as engine:
+            train_until(experiment, engine, directory, observe, last)
+        return directory.metrics()
+
+
 def _prepared(config: ExperimentConfig) -> Experiment:
     tune_allocator()
     use_threads(config.engine.threads, config.engine.workers)
@@ -75,6 +101,13 @@ def _prepared(config: ExperimentConfig) -> Experiment:
 
 
 def _train(experiment: Experiment, directory: RunDirectory, observe: Observer) -> Result:
+    with _engine(experiment, directory) as engine:
+        return Result(directory.path, run_rounds(experiment, engine, directory, observe))
+
+
+@contextmanager
+def _engine(experiment: Experiment, directory: RunDirectory) -> Iterator[Engine]:
+    """The configured engine, while nobody else works on the run."""
     engine: Engine
     with directory.locked():
         if experiment.config.engine.workers == 1:
@@ -82,7 +115,7 @@ def _train(experiment: Experiment, directory: RunDirectory, observe: Observer) -
         else:
             engine = WorkerPool(experiment.config)
         try:
-            return Result(directory.path, run_rounds(experiment, engine, directory, observe))
+            yield engine
         finally:
             engine.close()
 

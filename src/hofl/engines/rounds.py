@@ -121,7 +121,20 @@ class RoundTally:
 def run_rounds(
     experiment: Experiment, engine: Engine, run: RunDirectory, observe: Observer
 ) -> dict[str, Any]:
-    """Train from the latest checkpoint (or the start) to the last round; returns the summary."""
+    """Train from the latest checkpoint (or the start) to the end; returns the summary."""
+    state = train_until(experiment, engine, run, observe, experiment.config.rounds)
+    experiment.model.split.load(state.w)
+    save_adapter(experiment.model.split.module, run.adapter, experiment.model.reference)
+    summary = summarise(experiment, run)
+    run.write_summary(summary)
+    observe("end", summary)
+    return summary
+
+
+def train_until(
+    experiment: Experiment, engine: Engine, run: RunDirectory, observe: Observer, last: int
+) -> ServerState:
+    """Train from the latest checkpoint (or the start) up to round ``last``, checkpoint included."""
     config = experiment.config
     state = run.load_state(experiment.layout.digest)
     if state is None:
@@ -135,12 +148,12 @@ def run_rounds(
         "start",
         {
             "round": state.round,
-            "rounds": config.rounds,
+            "rounds": last,
             "rows": run.metrics(),
             "note": experiment.note,
         },
     )
-    while state.round < config.rounds:
+    while state.round < last:
         state, row = one_round(experiment, engine, state, observe)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
@@ -149,12 +162,7 @@ def run_rounds(
         run.record(row)
         run.save_state(state, experiment.layout.digest)
         observe("round", row)
-    experiment.model.split.load(state.w)
-    save_adapter(experiment.model.split.module, run.adapter, experiment.model.reference)
-    summary = summarise(experiment, run)
-    run.write_summary(summary)
-    observe("end", summary)
-    return summary
+    return state
 
 
 def one_round(

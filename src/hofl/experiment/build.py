@@ -27,6 +27,7 @@ from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
 from hofl.planning.fleet import FleetPlan
 from hofl.randomness import Purpose, generator
+from hofl.sampling.measured import load_statistics
 from hofl.sampling.policies import draw_cohort
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import UploadLimits
@@ -130,7 +131,7 @@ class Experiment:
 
 def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     """Load, check and connect everything a configuration names; writes nothing."""
-    chosen = build_method(config.method)
+    chosen = build_method(config)
     _check_fleet(config)
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
@@ -198,10 +199,17 @@ def _resolved(
     return config.model_copy(update=update)
 
 
-def build_method(config: MethodConfig) -> Method:
+def build_method(config: ExperimentConfig) -> Method:
     """The method with the configuration's values in place of its own."""
-    options: dict[str, Any] = config.model_dump(exclude={"name"}, exclude_none=True)
-    chosen = method(config.name, **options)
+    fields = config.method
+    options: dict[str, Any] = fields.model_dump(exclude={"name", "statistics"}, exclude_none=True)
+    if fields.statistics is not None:
+        if fields.weight is not None or fields.costs is not None:
+            raise HoflError("method.statistics gives weight and costs: leave these out.")
+        statistics = load_statistics(fields.statistics)
+        costs = tuple(statistics.costs(config.fleet.cohort).tolist())
+        options |= {"policy": "water-filling", "weight": statistics.weight, "costs": costs}
+    chosen = method(config.method.name, **options)
     check_rule(chosen.local)
     if chosen.aggregation not in AGGREGATIONS:
         raise HoflError(

@@ -122,7 +122,10 @@ class FleetConfig(_Section):
 
 
 class MethodConfig(_Section):
-    """A method by name; whatever else is given replaces that value of it."""
+    """A method by name; whatever else is given replaces that value of it.
+
+    ``statistics``, a file of ``hofl beta measure``, gives water-filling its weight and costs.
+    """
 
     name: str = "hofl"
     optimizer: str | None = None
@@ -147,6 +150,7 @@ class MethodConfig(_Section):
     weight: float | None = None
     floor: float | None = None
     costs: Annotated[tuple[float, ...] | None, Field(strict=False)] = None
+    statistics: str | None = Field(default=None, description="file that gives weight and costs")
     aggregation: str | None = None
     shared_directions: bool | None = None
 

@@ -48,12 +48,12 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config: ExperimentConfig) -> "RunDirectory":
         """Start a new run; an existing one is never overwritten."""
-        check_new(path)
+        check_new(path, "hofl run")
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
-        text = tomli_w.dumps(config.model_dump(mode="python", exclude_none=True))
-        _write(path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        _write(path / "config.toml", text)
+        text = config_text(config)
+        write_whole(path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        write_whole(path / "config.toml", text)
         return run
 
     @classmethod
@@ -113,7 +113,7 @@ class RunDirectory:
                 f"{self.path / 'metrics.jsonl'} is damaged: it does not hold rounds 0 to "
                 f"{round_number} of the checkpoint. Start the run again with another --out."
             )
-        _write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def save_state(self, state: ServerState, layout_digest: str) -> None:
         """Write the checkpoint so that a kill leaves either the old or the new one."""
@@ -147,7 +147,7 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The last file of a run: when it is there, the run is finished."""
-        _write(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run."""
@@ -158,14 +158,19 @@ class RunDirectory:
             raise HoflError(f"{path} is damaged. Delete it and resume the run.") from None
 
 
-def check_new(path: Path) -> None:
-    """Refuse a folder that already holds something."""
+def config_text(config: ExperimentConfig) -> str:
+    """The configuration as TOML that ``read_config`` takes."""
+    return tomli_w.dumps(config.model_dump(mode="python", exclude_none=True))
+
+
+def check_new(path: Path, command: str) -> None:
+    """Refuse a folder that already holds something; ``command --resume`` would go on with it."""
     if path.exists() and not path.is_dir():
         raise HoflError(f"{path} is a file. Choose another --out.")
     if path.exists() and any(path.iterdir()):
         raise HoflError(
             f"{path} exists and is not empty. Choose another --out, or go on with "
-            f"hofl run --resume {path}"
+            f"{command} --resume {path}"
         )
 
 
@@ -198,7 +203,7 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Replace a file at once: after a power cut it holds the old text or the new one."""
     fresh = path.with_suffix(path.suffix + ".tmp")
     with fresh.open("w", encoding="utf-8") as file:

@@ -19,7 +19,7 @@ def _example(_number: int, row: Row) -> Example:
 
 
 def _prompt(template: str, *words: str) -> Prompt:
-    return Prompt(template, cut="article", answer=LabelWords(words))
+    return Prompt(template, cut="article", answer=LabelWords(words), max_length=256)
 
 
 AG_NEWS = Benchmark(

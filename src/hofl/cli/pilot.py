@@ -1,0 +1,145 @@
+"""``hofl beta pilot``: choose beta by short runs on part of the data."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import hofl
+from hofl.cli.progress import RunDisplay
+from hofl.cli.run import stoppable
+from hofl.errors import HoflError
+from hofl.experiment.config import ExperimentConfig
+from hofl.sampling.guidance import CANDIDATES, allowed
+
+if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
+    from hofl.choosing.pilot import Rung, Settings
+
+EXAMPLE = """Examples:
+
+`hofl beta pilot demo --rounds 8 --out runs/pilot`
+
+`hofl beta pilot my.toml method.lr=2e-3 --min-participations 16 --out runs/pilot`
+
+`hofl beta pilot --resume runs/pilot`
+
+`hofl run runs/pilot/chosen.toml --out runs/formal`
+"""
+PAPER = ",".join(map(str, CANDIDATES))
+SHARE = 8
+"""Without --rounds the pilot is this many times shorter than the run."""
+
+
+def pilot(
+    config: Annotated[
+        str | None, typer.Argument(help="TOML file, or the name of a recipe such as demo.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Argument(help="Changes to it: key=value, such as method.lr=1e-3.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for the pilot.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a stopped pilot.")] = None,
+    candidates: Annotated[str, typer.Option(help="Betas to compare, separated by commas.")] = PAPER,
+    min_participations: Annotated[
+        float | None, typer.Option(help="Leave out betas that expect fewer in the whole run.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of the longest runs (an eighth of the run's).")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings per candidate.")] = 3,
+    examples: Annotated[
+        int, typer.Option(help="Most examples of a client, held-out ones included; 0 for all.")
+    ] = 80,
+    holdout: Annotated[float, typer.Option(help="Share of these that is held out.")] = 0.25,
+    level: Annotated[float, typer.Option(help="A p-value below it is conclusive.")] = 0.05,
+) -> None:
+    """Compare betas by short runs with successive halving; the smaller one when inconclusive.
+
+    Writes the chosen value into a configuration that hofl run takes.
+    """
+    from hofl.choosing.pilot import Pilot, Settings
+
+    console = Console()
+    if resume is not None:
+        if config is not None or out is not None:
+            raise HoflError("--resume takes everything from the pilot: give nothing else.")
+        chosen = Pilot.open(resume)
+    else:
+        if config is None or out is None:
+            raise HoflError("give a configuration and --out DIR, or --resume DIR (see --help).")
+        run = hofl.read_config(config, changes)
+        betas = _candidates(candidates, min_participations, run)
+        settings = Settings(
+            candidates=betas,
+            rounds=rounds or _default_rounds(len(betas), run.rounds),
+            seeds=seeds,
+            examples=examples,
+            holdout=holdout,
+            level=level,
+        )
+        with stoppable(console, out, "hofl beta pilot", "pilot.toml"):
+            chosen = Pilot.create(out, settings, run)
+    _say(console, _plan(chosen.settings))
+    with stoppable(console, chosen.path, "hofl beta pilot", "pilot.toml"):
+        outcome = chosen.run(lambda title: RunDisplay(console, title))
+    for rung in outcome.rungs:
+        console.print(_table(rung))
+    _say(console, f"chosen: beta = {outcome.beta:g}")
+    _say(console, f"go on with: hofl run {chosen.path / 'chosen.toml'} --out DIR")
+
+
+def _candidates(
+    text: str, min_participations: float | None, run: ExperimentConfig
+) -> tuple[float, ...]:
+    try:
+        betas = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise HoflError(f"--candidates {text!r}: write numbers, such as 0,0.25,0.5.") from None
+    fleet = {"clients": run.fleet.clients, "cohort": run.fleet.cohort, "rounds": run.rounds}
+    kept = allowed(tuple(set(betas)), min_participations, **fleet)
+    if len(kept) == 1 < len(betas):
+        raise HoflError(
+            f"--min-participations leaves one candidate, {kept[0]:g}: no pilot is needed. "
+            f"Set method.beta={kept[0]:g}."
+        )
+    return kept
+
+
+def _default_rounds(candidates: int, rounds: int) -> int:
+    least = 2 ** (max(1, math.ceil(math.log2(candidates))) - 1)
+    return max(least, math.ceil(rounds / SHARE))
+
+
+def _plan(settings: "Settings") -> str:
+    betas, lengths = settings.candidates, settings.rungs
+    most = len(betas) * settings.seeds * lengths[-1]
+    return (
+        f"{len(betas)} candidates x {settings.seeds} trainings, compared after "
+        f"{', '.join(map(str, lengths))} rounds; at most {most} rounds in all"
+    )
+
+
+def _table(rung: "Rung") -> Table:
+    table = Table(title=f"after {rung.rounds} rounds")
+    for column in ("beta", "client loss", "behind the best", "std. error", "p", "verdict", "then"):
+        table.add_column(column, justify="right")
+    best = min(one.loss for one in rung.standings)
+    for one in rung.standings:
+        sure = "inconclusive" if one.inconclusive else "worse"
+        table.add_row(
+            f"{one.beta:g}",
+            f"{one.loss:.5f}",
+            f"{one.behind.mean:+.5f}",
+            f"{one.behind.error:.5f}",
+            "-" if one.loss == best else f"{one.behind.p_value:.3g}",
+            "best" if one.loss == best else sure,
+            "stays" if one.beta in rung.kept else "stops",
+        )
+    return table
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
