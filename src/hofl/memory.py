@@ -105,3 +105,12 @@ def resident_bytes(module: nn.Module) -> int:
         place = tensor.untyped_storage()._cdata, tensor.storage_offset()
         storages[place] = tensor.numel() * tensor.element_size()
     return sum(storages.values())
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator, Python's, NumPy's or torch's, could not give what was asked for."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # torch's CPU allocator has no exception of its own.
+    known = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in known)

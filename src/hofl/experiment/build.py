@@ -145,6 +145,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         storage_dtype=config.model.storage_dtype,
         compute_dtype=config.model.compute_dtype,
         device=device or config.engine.device,
+        stream=config.engine.stream_bottom,
     )
     train = encoded(config, task, task.train, model)
     fleet = build_fleet(config, chosen, model.split, train, adapter_of(config))

@@ -93,6 +93,8 @@ class PlannedConfig(_Section):
     budget: str
     boundary: int = Field(ge=0)
     micro_batch: int = Field(default=0, ge=0)
+    checkpoint: int = Field(default=0, ge=0)
+    stream_bottom: bool = False
 
 
 class FleetConfig(_Section):
@@ -142,6 +144,7 @@ class MethodConfig(_Section):
     q: int | None = None
     mu: float | None = None
     proximal: float | None = None
+    uplink_bits: int | None = None
     policy: str | None = None
     beta: float | None = None
     beta_schedule: str | None = None
@@ -167,13 +170,17 @@ class EngineConfig(_Section):
     """Where and how clients run.
 
     ``threads`` 0 shares the cores among the workers. ``micro_batch`` is how many examples a client
-    computes at a time, of similar lengths; 0 is the whole batch.
+    computes at a time, of similar lengths; 0 is the whole batch. ``checkpoint`` is how many blocks'
+    activations a backward pass keeps at a time; 0 is all of the top's. With ``stream_bottom`` the
+    blocks below the boundary are read from the model's files whenever they run.
     """
 
     device: str = "auto"
     workers: int = Field(default=1, ge=1)
     threads: int = Field(default=0, ge=0)
     micro_batch: int = Field(default=0, ge=0)
+    checkpoint: int = Field(default=0, ge=0)
+    stream_bottom: bool = False
 
 
 class EvaluationConfig(_Section):

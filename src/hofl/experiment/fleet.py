@@ -1,7 +1,7 @@
 """From a configuration to the devices of a run: boundaries as given, or planned from budgets."""
 
 import csv
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,7 @@ def build_fleet(
             fleet_seed(config),
             "fleet.boundaries",
         )
-        execution = Execution(micro_batch=config.engine.micro_batch)
-        plan = FleetPlan(tuple(Device(b, execution) for b in own))
+        plan = FleetPlan(tuple(Device(b, _execution(config)) for b in own))
         return BuiltFleet(plan, fleet.model_copy(update={"boundaries": own}))
     if fleet.boundaries and not fleet.planned:
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
@@ -68,9 +67,7 @@ def build_fleet(
         wanted = dict.fromkeys([*budgets, *(change.budget for change in changes)])
         memory = _memory_plan(config, method, model, train, adapter)
         planned, facts = _planned(memory, list(wanted), fleet.strategy, config.model.name)
-    devices = {
-        row.budget: Device(row.boundary, Execution(micro_batch=row.micro_batch)) for row in planned
-    }
+    devices = {row.budget: _device(row) for row in planned}
     plan = FleetPlan(
         tuple(devices[budget] for budget in budgets),
         tuple((change.round - 1, change.client, devices[change.budget]) for change in changes),
@@ -100,7 +97,8 @@ def _memory_plan(
     )
     most = config.task.max_length
     assert most is not None, "settled with the task"
-    return MemoryPlan(hollow, heaviest_workload(train, method.local, config.task.batch_size, most))
+    work = heaviest_workload(train, method.local, config.task.batch_size, most)
+    return MemoryPlan(hollow, work, _execution(config), streaming=bool(model.on_disk))
 
 
 def _planned(
@@ -109,10 +107,19 @@ def _planned(
     """The planner's choice for each budget, and the whole plan as plain values."""
     chosen = {budget: memory.fitting(parse_bytes(budget), strategy) for budget in budgets}
     planned = tuple(
-        PlannedConfig(budget=budget, boundary=cost.boundary, micro_batch=cost.execution.micro_batch)
+        PlannedConfig(budget=budget, boundary=cost.boundary, **asdict(cost.execution))
         for budget, cost in chosen.items()
     )
     return planned, memory.facts(name, chosen, strategy)
+
+
+def _execution(config: ExperimentConfig) -> Execution:
+    engine = config.engine
+    return Execution(engine.micro_batch, engine.checkpoint, engine.stream_bottom)
+
+
+def _device(row: PlannedConfig) -> Device:
+    return Device(row.boundary, Execution(row.micro_batch, row.checkpoint, row.stream_bottom))
 
 
 def _changes(fleet: FleetConfig) -> tuple[ChangeConfig, ...]:

@@ -143,7 +143,7 @@ class RunDirectory:
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """How the boundaries were chosen."""
-        _write(self.path / "plan.json", json.dumps(plan, indent=2) + "\n")
+        write_whole(self.path / "plan.json", json.dumps(plan, indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The last file of a run: when it is there, the run is finished."""

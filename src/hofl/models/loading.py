@@ -17,8 +17,10 @@ from transformers.utils import logging
 from hofl.errors import HoflError
 from hofl.models.adapters import FullBlocks, Lora, lora_start
 from hofl.models.families import family_of
+from hofl.models.files import stored_tensors
 from hofl.models.sources import SOURCES, fetch
 from hofl.models.split import SplitModel
+from hofl.models.streaming import block_readers, model_without_blocks
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -72,6 +74,7 @@ def load_model(
     storage_dtype: str = "float32",
     compute_dtype: str = "auto",
     device: str = "auto",
+    stream: bool = False,
 ) -> LoadedModel:
     """Load a model, attach what is trained, and split it into blocks.
 
@@ -84,6 +87,7 @@ def load_model(
         compute_dtype: dtype of the arithmetic; ``auto`` is float32 on the CPU (which only emulates
             bfloat16) and for the finite differences' sake everywhere else too.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        stream: leave the blocks' weights in their files until :meth:`SplitModel.keep` wants them.
     """
     reference = resolve_reference(name)
     config, tokenizer = read_model_config(name), _tokenizer(reference)
@@ -96,6 +100,7 @@ def load_model(
             storage_dtype=DTYPES[storage_dtype],
             compute_dtype=DTYPES["float32" if compute_dtype == "auto" else compute_dtype],
             device=resolve_device(device),
+            stream=stream,
         ),
         tokenizer,
         reference,
@@ -111,20 +116,34 @@ def build_split(
     storage_dtype: torch.dtype = torch.float32,
     compute_dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
+    stream: bool = False,
 ) -> SplitModel:
     """A split model from a configuration, with weights from ``reference`` or random ones."""
-    family = family_of(config)
-    if reference is not None:
-        model = _load_weights(reference, storage_dtype)
+    family, device = family_of(config), device or torch.device("cpu")
+    stored = {} if reference is None else stored_tensors(reference)
+    if stream and (isinstance(adapter, FullBlocks) or not stored):
+        raise HoflError(
+            "only frozen weights in safetensors files can be streamed: use LoRA and "
+            "model.weights=pretrained, or set engine.stream_bottom=false."
+        )
+    if stream:
+        model = model_without_blocks(config, family, stored, storage_dtype, device)
+    elif reference is not None:
+        model = _load_weights(reference, storage_dtype).to(device)
     else:
         with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
             torch.random.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(deepcopy(config), dtype=storage_dtype)
+        model = model.to(device)
     model.requires_grad_(False)
-    module = adapter.attach(model.to(device or torch.device("cpu")), family)
-    split = SplitModel(module, family, compute_dtype)
-    if isinstance(adapter, Lora):
-        split.load(lora_start(split.layout, seed))
+    on_disk = block_readers(model, family, stored, storage_dtype, device)
+    module = adapter.attach(model, family)
+    if isinstance(adapter, FullBlocks):
+        return SplitModel(module, family, compute_dtype)
+    split = SplitModel(module, family, compute_dtype, on_disk)
+    split.load(lora_start(split.layout, seed))
+    if stream:
+        split.keep(split.num_blocks)
     return split
 
 

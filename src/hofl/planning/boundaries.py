@@ -40,7 +40,8 @@ def all_boundaries(
         for boundary in range(start + 1, stop):
             costs[boundary] = _between(at(start), at(stop), boundary, model, workload)
 
-    if blocks_alike(model, workload.seq_len):
+    # Segments of several blocks leave remainders of different sizes: no straight line.
+    if execution.checkpoint <= 1 and blocks_alike(model, workload.seq_len):
         _follow(at, fill, 1, model.num_blocks)  # without a bottom, at 0, the step is another one
     return [at(boundary) for boundary in range(model.num_blocks + 1)]
 

@@ -1,5 +1,6 @@
 """From a budget in bytes to a way of taking part."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,10 +13,18 @@ Order = Callable[[Cost], Any]
 STRATEGIES: dict[str, tuple[bool, Order]] = {
     # The paper: the largest first-order segment of the plain step.
     "paper": (False, lambda cost: cost.boundary),
-    # All options: the largest first-order segment, then the least compute, then the fewest bytes.
+    # All options: the largest first-order segment, then the least compute, then the fewest bytes;
+    # among equals, weights in memory before weights on disk, and larger micro-batches.
     "best": (
         True,
-        lambda cost: (cost.boundary, cost.relative_compute, cost.uplink_bytes, cost.peak_bytes),
+        lambda cost: (
+            cost.boundary,
+            round(cost.relative_compute, 9),
+            cost.uplink_bytes,
+            cost.execution.stream_bottom,
+            -(cost.execution.micro_batch or math.inf),
+            cost.peak_bytes,
+        ),
     ),
 }
 """Whether the options besides the plain plans are weighed, and what is best (least) of those that

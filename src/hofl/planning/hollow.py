@@ -7,6 +7,7 @@ kernel, which for meta tensors would fall on the plain one with its [T, T] score
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,9 +32,12 @@ def hollow_model(
     storage_dtype: torch.dtype,
     compute_dtype: torch.dtype,
 ) -> SplitModel:
-    """The split model of a Hugging Face configuration, without weights."""
+    """The split model of a Hugging Face configuration, without weights.
+
+    Frozen block weights can be streamed, as from files in the storage dtype.
+    """
     with META:
-        return build_split(
+        model = build_split(
             config,
             None,
             adapter=adapter,
@@ -41,6 +45,9 @@ def hollow_model(
             compute_dtype=compute_dtype,
             device=META,
         )
+    frozen = [p for block in model.blocks for p in block.parameters() if not p.requires_grad]
+    model.on_disk = {p: partial(torch.empty, p.shape, dtype=p.dtype, device=META) for p in frozen}
+    return model
 
 
 @contextmanager

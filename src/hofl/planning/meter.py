@@ -38,17 +38,17 @@ class Meter:
 
     @contextmanager
     def watching(self, model: SplitModel) -> Iterator[None]:
-        """Inside, the model's blocks, top and head report to this meter."""
-        block, top_loss, loss = model.block, model.top_loss, model.loss
+        """Inside, the model's blocks, their passes and the head report to this meter."""
+        block, forward, loss = model.block, model.forward, model.loss
 
         def counted_block(index: int, hidden: Tensor, *rest: Any) -> Tensor:
             both_ways = 2 if torch.is_grad_enabled() else 1
             self.passes += both_ways * len(hidden) / self._rows
             return block(index, hidden, *rest)
 
-        def named_top_loss(*args: Any) -> Tensor:
-            with self._counter.making(ACTIVATIONS):
-                return top_loss(*args)
+        def named_forward(*args: Any) -> Tensor:
+            with self._counter.making(ACTIVATIONS if torch.is_grad_enabled() else TRANSIENT):
+                return forward(*args)
 
         def named_loss(*args: Any) -> Tensor:
             with self._counter.making(LOGITS):
@@ -56,7 +56,7 @@ class Meter:
 
         replaced: dict[str, Any] = {
             "block": counted_block,
-            "top_loss": named_top_loss,
+            "forward": named_forward,
             "loss": named_loss,
         }
         vars(model).update(replaced)

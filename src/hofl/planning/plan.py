@@ -1,12 +1,12 @@
 """The memory plan of a model and a workload: every boundary, every option, and what is chosen."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from hofl.errors import HoflError
-from hofl.local.execution import Execution
+from hofl.local.execution import PLAIN, Execution
 from hofl.local.rules import check_rule
 from hofl.messages import LocalRule
 from hofl.models.adapters import Lora
@@ -26,28 +26,32 @@ class MemoryPlan:
     Args:
         model: a hollow model.
         workload: what a device is asked to do.
+        base: the execution of plain plans.
+        streaming: whether the bottom may be read from files.
     """
 
     model: SplitModel
     workload: Workload
+    base: Execution = PLAIN
+    streaming: bool = True
 
     @cached_property
     def plain(self) -> list[Cost]:
         """The step as it is, at boundaries 0..L."""
-        return all_boundaries(self.model, self.workload)
+        return all_boundaries(self.model, self.workload, self.base)
 
     @cached_property
     def options(self) -> list[Cost]:
         """The same gradients in less memory: other executions at boundaries 0..L."""
         return [
             cost
-            for execution in executions(self.workload.batch_size)
+            for execution in executions(self.workload.batch_size, self.streaming)
             for cost in all_boundaries(self.model, self.workload, execution)
         ]
 
     def at(self, boundary: int) -> Cost:
         """The plain step at one boundary."""
-        return trace(self.model, self.workload, boundary)
+        return trace(self.model, self.workload, boundary, self.base)
 
     def fitting(self, budget: int, strategy: str) -> Cost:
         """What fits the budget best; an error that says what would."""
@@ -58,7 +62,14 @@ class MemoryPlan:
 
     def choose(self, budget: int, strategy: str) -> Cost | None:
         """What fits the budget best by a strategy, or None."""
-        return choose(self.plain, self.weighed(strategy), budget, strategy)
+        options = self.weighed(strategy)
+        chosen = choose(self.plain, options, budget, strategy)
+        if chosen is None or chosen not in options:
+            return chosen
+        # How far the options can be relaxed is only worth tracing at the boundary in question.
+        b, sizes = chosen.boundary, (self.model.num_blocks, self.workload.batch_size)
+        relaxed = [trace(self.model, self.workload, b, e) for e in larger(chosen.execution, *sizes)]
+        return choose([], relaxed, budget, strategy)
 
     def weighed(self, strategy: str) -> list[Cost]:
         """The options that a strategy looks at."""
@@ -113,10 +124,26 @@ def memory_plan(
     return MemoryPlan(model, work)
 
 
-def executions(batch_size: int) -> Iterator[Execution]:
-    """Ways to run a step besides the plain one."""
+def executions(batch_size: int, streaming: bool) -> Iterator[Execution]:
+    """Ways to run a step besides the plain one, from the quickest to the leanest."""
     if batch_size > 1:
         yield Execution(micro_batch=1)
+    yield Execution(checkpoint=1)
+    micro = 1 if batch_size > 1 else 0
+    if micro:
+        yield Execution(micro, checkpoint=1)
+    if streaming:
+        yield Execution(micro, checkpoint=1, stream_bottom=True)
+
+
+def larger(execution: Execution, blocks: int, batch_size: int) -> Iterator[Execution]:
+    """The same with longer segments and larger micro-batches: less compute, fewer parts."""
+    segments = [2**k for k in range(1, blocks.bit_length())] if execution.checkpoint else []
+    sizes = [2**k for k in range(1, batch_size.bit_length())] if execution.micro_batch else []
+    for segment in [execution.checkpoint, *segments]:
+        for size in [execution.micro_batch, *sizes]:
+            if size < batch_size:
+                yield replace(execution, checkpoint=segment, micro_batch=size)
 
 
 def cost_facts(cost: Cost) -> dict[str, Any]:
@@ -128,6 +155,7 @@ def cost_facts(cost: Cost) -> dict[str, Any]:
         "fo_params": cost.fo_params,
         "uplink_bytes": cost.uplink_bytes,
         "relative_compute": round(cost.relative_compute, 6),
-        "checkpointing": 0,
+        "checkpointing": cost.execution.checkpoint,
         "micro_batch": cost.execution.micro_batch,
+        **({"stream_bottom": True} if cost.execution.stream_bottom else {}),
     }

@@ -108,7 +108,8 @@ def participate(model: SplitModel, workload: Workload, boundary: int, execution:
         [workload.batch(min(size, workload.batch_size - s), model.device) for s in starts]
         for _ in range(workload.rule.local_steps)
     )
-    client_update(model, plan, steps, *resolve(workload.rule, boundary))
+    model.keep(boundary if execution.stream_bottom else 0)
+    client_update(model, plan, steps, *resolve(workload.rule, boundary), execution)
 
 
 def _allocated_peak(recorded: profile) -> int:

@@ -30,6 +30,7 @@ def trace(
     plan = round_plan(model, replace(rule, local_steps=1), boundary)
     bottom, surrogate = resolve(rule, boundary)
     part = min(execution.micro_batch or workload.batch_size, workload.batch_size)
+    model.keep(boundary if execution.stream_bottom else 0)
     with without_data(), LiveBytes(META) as counter:
         meter = Meter(counter, part * workload.rows_per_example)
         with meter.watching(model), counter.making(STATE):
@@ -38,7 +39,7 @@ def trace(
             others = workload.batch(left)
             summed = torch.empty(_dense(plan, model) if left else 0, device=META)
             steps = _one_step(workload.batch(part), counter)
-            client_update(model, plan, steps, meter.checked(bottom), surrogate)
+            client_update(model, plan, steps, meter.checked(bottom), surrogate, execution)
             del others, summed
     items = {kind: counter.items.get(kind, 0) for kind in ITEMS}
     adapter = model.w.numel() * model.w.element_size()

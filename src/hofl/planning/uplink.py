@@ -6,6 +6,7 @@ import torch
 
 from hofl.layout import Layout
 from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
+from hofl.packing import pack
 
 # Figures of full width: a header with them is as long as that of a real upload.
 _METRICS = ClientMetrics(loss=4 / 3, examples=80, peak_bytes=10**9)
@@ -27,6 +28,7 @@ def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
         verify=True,
     )
     shape = plan.scalars_shape(layout)
+    difference = torch.zeros(layout.size - plan.dense_start(layout))
     upload = Upload(
         run=plan.run,
         round=plan.round,
@@ -34,7 +36,7 @@ def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
         boundary=boundary,
         layout=plan.layout,
         scalars=torch.zeros(shape),
-        difference=torch.zeros(layout.size - plan.dense_start(layout)),
+        difference=pack(difference, rule.uplink_bits, plan.rounding()),
         metrics=_CHECKED if shape[1] else _METRICS,
         bottom_hash=_HASH if shape[1] else "",
     )
