@@ -1,14 +1,13 @@
 """Peak memory of a piece of work, by counting live tensor storages as they come and go."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 CPU = torch.device("cpu")
 OTHER = "other"
@@ -42,13 +41,13 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, then look at the storages of what it returned."""
-        for value in tree_iter((args, kwargs)):
-            if isinstance(value, Tensor):
-                self._ignore(value)
-        result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, Tensor) and value.device.type == self.device_type:
-                self._count(value)
+        kwargs = kwargs or {}
+        for tensor in (*_tensors(args), *_tensors(kwargs.values())):
+            self._ignore(tensor)
+        result = func(*args, **kwargs)
+        for tensor in _tensors(result if isinstance(result, tuple | list) else (result,)):
+            if tensor.device.type == self.device_type:
+                self._count(tensor)
         return result
 
     def _ignore(self, tensor: Tensor) -> None:
@@ -75,6 +74,15 @@ class LiveBytes(TorchDispatchMode):
         self._known.discard(key)
         self.live -= size
         self._live_items[kind] -= size
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among an operation's values; lists are nested at most once, which is quick."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from (inner for inner in value if isinstance(inner, Tensor))
 
 
 class PeakBytes:

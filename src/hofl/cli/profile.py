@@ -25,6 +25,12 @@ def profile(
     batch_size: Annotated[int, typer.Option(min=1, help="B, examples per step.")] = 4,
     seq_len: Annotated[int, typer.Option(min=2, help="T, tokens per example.")] = 128,
     micro_batch: Annotated[int, typer.Option(min=0, help="Examples at a time; 0 is all.")] = 0,
+    checkpoint: Annotated[
+        int, typer.Option(min=0, help="Blocks per checkpointed segment; 0 keeps all activations.")
+    ] = 0,
+    stream_bottom: Annotated[
+        bool, typer.Option(help="Read the bottom's weights from the model's files.")
+    ] = False,
     method_name: Annotated[
         str, typer.Option("--method", help="Whose local step (hofl methods).")
     ] = "hofl",
@@ -56,7 +62,7 @@ def profile(
     sizes = {"batch_size": batch_size, "seq_len": seq_len}
     plan = memory_plan(model, chosen.local, **sizes, **shape)  # type: ignore[arg-type]
     subject = Subject(name=model, weights=weights, device=device, **shape)  # type: ignore[arg-type]
-    execution, rows = Execution(micro_batch=micro_batch), []
+    execution, rows = Execution(micro_batch, checkpoint, stream_bottom), []
     for boundary in _boundaries(boundaries, plan.model.num_blocks):
         cost = trace(plan.model, plan.workload, boundary, execution)
         found = measure(subject, plan.workload, boundary, execution, runs=runs)

@@ -9,6 +9,7 @@ CUDA, allocated is the device's own counter, and there is no resident set.
 
 import gc
 import multiprocessing
+import os
 import re
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ def measure(
 def _measure_here(
     subject: Subject, workload: Workload, boundary: int, execution: Execution, threads: int
 ) -> Measured:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would talk
     tune_allocator()  # as in a run
     torch.set_num_threads(threads)
     model = load_model(
