@@ -44,7 +44,7 @@ def probe(
     """
     if repetitions < LEAST:
         raise HoflError(f"repetitions must be at least {LEAST}, got {repetitions}.")
-    clients, w = len(experiment.boundaries), experiment.start
+    clients, w = len(experiment.boundaries()), experiment.start
     total = 2 * repetitions * clients
     total += 0 if smoothness is not None else (POWER_STEPS + 1) * clients
     prober = _Prober(experiment, total, progress)
@@ -65,7 +65,7 @@ def probe(
         gradients,
         smoothness=smoothness,
         step=step,
-        boundaries=experiment.boundaries,
+        boundaries=experiment.boundaries(),
         normalised=isinstance(rule.optimizer, SGD),
     )
 
@@ -109,7 +109,7 @@ class _Prober:
 
     def mean_gradient(self, number: int, w: Tensor) -> Tensor:
         """The gradient at w of the mean loss over one fixed minibatch of every client, [d]."""
-        clients = range(len(self._experiment.boundaries))
+        clients = range(len(self._experiment.boundaries()))
         rows = [torch.from_numpy(self.gradient(number, i, w)) for i in clients]
         return torch.stack(rows).mean(dim=0)
 
