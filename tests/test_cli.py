@@ -13,6 +13,7 @@ from runs import quick, run_cli
 
 COMMANDS = {
     "check",
+    "curve",
     "data",
     "demo",
     "evaluate",

@@ -10,6 +10,7 @@ from rich.console import Console
 from hofl.cli import (
     beta,
     check,
+    curve,
     data,
     demo,
     evaluate,
@@ -39,6 +40,7 @@ app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.command("memory", epilog=memory.EXAMPLE)(memory.memory)
 app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("curve", epilog=curve.EXAMPLE)(curve.curve)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("data", epilog=data.EXAMPLE)(data.data)
 app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
