@@ -72,7 +72,7 @@ def measure(
     rows, note = compared(found, experiment, floor)
     console.print(_moments(found))
     _say(console, f"H_a = {_shown(found.dispersion)}, zeta^2 = {_shown(found.heterogeneity)}")
-    if found.dispersion.value < 2 * found.dispersion.error:
+    if means == "updates" and found.dispersion.value < 2 * found.dispersion.error:
         _say(console, "H_a is lost in noise: add --repetitions, or try --means gradients")
     s = found.statistics
     _say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {found.reference}")
@@ -97,7 +97,8 @@ def _moments(found: "Measured") -> Table:
 def _policies(rows: "list[Row]", found: "Measured", cohort: int) -> Table:
     tiers = np.array(found.boundaries)
     kinds = np.unique(tiers).tolist()
-    table = _table("policy", *(f"seats of tier {kind}" for kind in kinds), "J(p)", "relaxed")
+    table = _table("policy", *(f"tier {kind}" for kind in kinds), "J(p)", "relaxed")
+    table.title = "seats per round, and the program's value"
     for row in rows:
         seats = (f"{cohort * row.p[tiers == kind].sum():.3g}" for kind in kinds)
         table.add_row(row.name, *seats, f"{row.objective:.5g}", f"{row.relaxed:.5g}")
