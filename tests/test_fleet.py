@@ -1,6 +1,8 @@
 """Boundaries from budgets, at the start of a run and later."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,21 @@ def test_amounts_of_memory_are_read(text: str, value: int) -> None:
 def test_other_amounts_are_refused(text: str) -> None:
     with pytest.raises(HoflError, match="as an amount of memory"):
         parse_bytes(text)
+
+
+def test_free_memory_is_what_the_tightest_limit_leaves() -> None:
+    """A process with a limit of its own sees what that leaves; others what the system has."""
+    code = """
+import resource, sys
+from hofl.planning.available import available_bytes, budget_bytes
+before = available_bytes()
+used = int(next(l for l in open("/proc/self/status") if l.startswith("VmSize")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+after = available_bytes()
+print(before > 2**26, 0 < after <= 2**26, after > 2**25, budget_bytes("4GiB") == 2**32)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True"] * 4, done.stderr
 
 
 def test_devices_follow_their_changes() -> None:

@@ -30,7 +30,7 @@ from hofl.planning.workload import Cost, Workload
 from models import BLOCKS, CONFIGS, batch, tiny
 
 LORA = Lora(rank=2, alpha=4)
-HYBRID = LocalRule(optimizer=AdamW(lr=1e-3))
+HYBRID = LocalRule(optimizer=AdamW(lr=1e-3), local_steps=3)
 ROWS, LENGTH = 6, 24
 GIB = 2**30
 
@@ -79,7 +79,7 @@ def predicted(
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_predicted_peak_is_that_of_a_real_participation(family: str) -> None:
-    """Every family; five real steps against one traced one; to a few bytes."""
+    """Every family; three real steps against one traced one; to a few bytes."""
     model, empty = tiny(family), hollow(CONFIGS[family])
     for boundary in (0, 1, BLOCKS):
         peak, upload = measured(model, HYBRID, boundary)
@@ -226,15 +226,15 @@ def qwen_model() -> SplitModel:
 
 
 @pytest.fixture(scope="module")
-def qwen(qwen_model: SplitModel) -> list[Cost]:
+def qwen(qwen_model: SplitModel) -> dict[int, Cost]:
     """As in the paper's appendix: batch 16, length 1024, AdamW."""
     assert METHODS["hofl"].local.q == 2
     assert METHODS["hofl"].local.local_steps == 5
     work = Workload(rule=METHODS["hofl"].local, batch_size=16, seq_len=1024)
-    return all_boundaries(qwen_model, work)
+    return {boundary: trace(qwen_model, work, boundary) for boundary in (0, 8, 16, 24)}
 
 
-def test_the_papers_measured_peaks(qwen: list[Cost]) -> None:
+def test_the_papers_measured_peaks(qwen: dict[int, Cost]) -> None:
     assert qwen[0].peak_bytes / GIB == pytest.approx(40.26, rel=0.02)
     assert qwen[24].peak_bytes / GIB == pytest.approx(9.08, rel=0.02)
     weights = 1_543_714_304 * 2  # the published number of parameters
@@ -242,18 +242,17 @@ def test_the_papers_measured_peaks(qwen: list[Cost]) -> None:
 
 
 def test_options_make_room(qwen_model: SplitModel) -> None:
-    """The design's sketch: 6.42 GiB for full FO with checkpoints, 3.10 with micro-batches of 1."""
+    """An earlier sketch of the method: 6.42 GiB for full backpropagation with checkpoints."""
     work = Workload(rule=METHODS["hofl"].local, batch_size=16, seq_len=1024)
 
     def peak(boundary: int, execution: Execution) -> float:
         return trace(qwen_model, work, boundary, execution).peak_bytes / GIB
 
     assert peak(0, Execution(checkpoint=1)) == pytest.approx(6.42, rel=0.02)
-    assert peak(0, Execution(1, checkpoint=1)) == pytest.approx(3.10, rel=0.02)
     assert peak(24, Execution(1, checkpoint=1, stream_bottom=True)) < 1.5
 
 
-def test_the_papers_cohorts_in_expectation(qwen: list[Cost]) -> None:
+def test_the_papers_cohorts_in_expectation(qwen: dict[int, Cost]) -> None:
     """Counts per tier from the appendix: 2/2/2 at beta 0, 5/0.5/0.5 at 0.75."""
     m = [qwen[b].peak_bytes / GIB for b in (8, 16, 24)]
     assert 2 * sum(m) == pytest.approx(117.32, rel=0.04)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hofl.cli.plan_view import describe, plan_panels, show
 from hofl.methods import method
-from hofl.planning.sizes import parse_bytes, show_bytes
+from hofl.planning.sizes import show_bytes
 from hofl.report.panels import write_panels
 
 EXAMPLE = """Examples:
@@ -26,7 +26,7 @@ def plan(
     ],
     batch_size: Annotated[int, typer.Option(min=1, help="B, examples per step.")] = 16,
     seq_len: Annotated[int, typer.Option(min=2, help="T, tokens per example.")] = 1024,
-    budget: Annotated[str | None, typer.Option(help="Memory of a device, such as 12GiB.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Memory of a device: 12GiB, or free.")] = None,
     strategy: Annotated[
         str, typer.Option(help="paper: plain steps only; best: all options are weighed.")
     ] = "paper",
@@ -49,11 +49,12 @@ def plan(
     The client's own step runs on tensors without data: no weights and no GPU are needed. The
     defaults are the paper's setting, a BF16 backbone and BF16 activations under an FP32 adapter.
     """
-    from hofl.planning.budget import check_strategy  # the model libraries take seconds to load
+    from hofl.planning.available import budget_bytes  # the model libraries take seconds to load
+    from hofl.planning.budget import check_strategy
     from hofl.planning.plan import memory_plan
 
     check_strategy(strategy)
-    limit = None if budget is None else parse_bytes(budget)
+    limit = None if budget is None else budget_bytes(budget)
     changes = {"q": q, "optimizer": optimizer}
     memory = memory_plan(
         model,
@@ -67,7 +68,7 @@ def plan(
     )
     chosen = None if limit is None else memory.choose(limit, strategy)
     if plot is not None:
-        write_panels(plan_panels(memory, limit, strategy), plot)
+        write_panels(plan_panels(memory, strategy, limit, chosen), plot)
     if as_json:
         typer.echo(json.dumps(memory.facts(model, chosen)))
         return
@@ -76,5 +77,5 @@ def plan(
     if plot is not None:
         console.print(f"figure: {plot}", highlight=False, soft_wrap=True)
     if limit is not None:
-        line = f"{show_bytes(limit)}: {describe(memory.fitting(limit, strategy))}"
+        line = f"{show_bytes(limit)}: {describe(chosen or memory.fitting(limit, strategy))}"
         console.print(line, highlight=False, soft_wrap=True)

@@ -45,12 +45,13 @@ def describe(cost: "Cost") -> str:
     )
 
 
-def plan_panels(memory: "MemoryPlan", budget: int | None, strategy: str) -> list[Panel]:
+def plan_panels(
+    memory: "MemoryPlan", strategy: str, budget: int | None, chosen: "Cost | None"
+) -> list[Panel]:
     """Peak memory against the boundary beside uplink and compute; the chosen plan is marked."""
     groups = {"plain": memory.plain}
     for name, costs in groupby(memory.weighed(strategy), key=_options_of):
         groups[name] = list(costs)
-    chosen = None if budget is None else memory.choose(budget, strategy)
     peaks = [_line(name, costs, chosen, "peak") for name, costs in groups.items()]
     if budget is not None:
         ends = [0.0, float(memory.model.num_blocks)]

@@ -105,10 +105,10 @@ class FleetConfig(_Section):
     ``seed`` settles what belongs to the fleet and not to a training: who holds which examples,
     which boundary and which place among equals. Without it the run's seed does.
 
-    ``budgets`` lists the devices' memory instead (2GiB, 800MiB), by tier or by client; the planner
-    then finds the boundaries by ``strategy``. ``memory_trace`` is a CSV file of later changes: from
-    a round on, a client has another budget. ``changes`` and ``planned`` are how a finished plan is
-    written down.
+    ``budgets`` lists the devices' memory instead (2GiB, 800MiB, or free for what this machine has
+    left), by tier or by client; the planner then finds the boundaries by ``strategy``.
+    ``memory_trace`` is a CSV file of later changes: from a round on, a client has another budget.
+    ``changes`` and ``planned`` are how a finished plan is written down.
     """
 
     clients: int = Field(default=30, ge=1)

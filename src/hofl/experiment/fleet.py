@@ -14,6 +14,7 @@ from hofl.methods import Method
 from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.loading import DTYPES
 from hofl.models.split import SplitModel
+from hofl.planning.available import FREE, budget_bytes
 from hofl.planning.fleet import Device, FleetPlan, heaviest_workload
 from hofl.planning.hollow import hollow_model
 from hofl.planning.plan import MemoryPlan
@@ -59,7 +60,9 @@ def build_fleet(
         return BuiltFleet(plan, fleet.model_copy(update={"boundaries": own}))
     if fleet.boundaries and not fleet.planned:
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
-    budgets = deal(fleet.budgets, fleet.clients, fleet_seed(config), "fleet.budgets")
+    # What is free now is written down as an amount: a resumed run has the same devices.
+    amounts = [str(budget_bytes(b)) if b == FREE else b for b in fleet.budgets]
+    budgets = deal(amounts, fleet.clients, fleet_seed(config), "fleet.budgets")
     changes = _changes(fleet)
     facts: dict[str, Any] = {}
     planned = fleet.planned

@@ -66,10 +66,22 @@ class MemoryPlan:
         chosen = choose(self.plain, options, budget, strategy)
         if chosen is None or chosen not in options:
             return chosen
-        # How far the options can be relaxed is only worth tracing at the boundary in question.
-        b, sizes = chosen.boundary, (self.model.num_blocks, self.workload.batch_size)
-        relaxed = [trace(self.model, self.workload, b, e) for e in larger(chosen.execution, *sizes)]
-        return choose([], relaxed, budget, strategy)
+        return self._relaxed(chosen, budget, strategy)
+
+    def _relaxed(self, chosen: Cost, budget: int, strategy: str) -> Cost:
+        """The same boundary with longer segments (less compute), then larger micro-batches.
+
+        Only worth tracing at the boundary in question.
+        """
+        blocks, batch = self.model.num_blocks - chosen.boundary, self.workload.batch_size
+        for name, most in (("checkpoint", blocks), ("micro_batch", batch)):
+            if not getattr(chosen.execution, name):
+                continue
+            sizes = [2**k for k in range(1, most.bit_length()) if 2**k < most]
+            larger = [replace(chosen.execution, **{name: size}) for size in sizes]
+            costs = [trace(self.model, self.workload, chosen.boundary, e) for e in larger]
+            chosen = choose([], [chosen, *costs], budget, strategy) or chosen
+        return chosen
 
     def weighed(self, strategy: str) -> list[Cost]:
         """The options that a strategy looks at."""
@@ -134,16 +146,6 @@ def executions(batch_size: int, streaming: bool) -> Iterator[Execution]:
         yield Execution(micro, checkpoint=1)
     if streaming:
         yield Execution(micro, checkpoint=1, stream_bottom=True)
-
-
-def larger(execution: Execution, blocks: int, batch_size: int) -> Iterator[Execution]:
-    """The same with longer segments and larger micro-batches: less compute, fewer parts."""
-    segments = [2**k for k in range(1, blocks.bit_length())] if execution.checkpoint else []
-    sizes = [2**k for k in range(1, batch_size.bit_length())] if execution.micro_batch else []
-    for segment in [execution.checkpoint, *segments]:
-        for size in [execution.micro_batch, *sizes]:
-            if size < batch_size:
-                yield replace(execution, checkpoint=segment, micro_batch=size)
 
 
 def cost_facts(cost: Cost) -> dict[str, Any]:
