@@ -76,6 +76,7 @@ def test_imports_point_downwards(path: Path) -> None:
         ("transformers", {"models"}),
         ("peft", {"models"}),
         ("accelerate", {"models"}),
+        ("gguf", {"models"}),
         ("typer", {"cli"}),
         ("rich", {"cli"}),
         ("pydantic", {"experiment"}),

@@ -22,7 +22,7 @@ class ModelConfig(_Section):
 
     name: str = Field(description="built-in model, folder, or Hugging Face id")
     weights: Literal["pretrained", "random"] = "pretrained"
-    storage_dtype: Dtype = "float32"
+    storage_dtype: Dtype | Literal["q8_0", "q4_1"] = "float32"
     compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 

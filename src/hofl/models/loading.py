@@ -18,6 +18,7 @@ from hofl.errors import HoflError
 from hofl.models.adapters import FullBlocks, Lora, lora_start
 from hofl.models.families import family_of
 from hofl.models.files import stored_tensors
+from hofl.models.quantised import FORMS, quantise
 from hofl.models.sources import SOURCES, fetch
 from hofl.models.split import SplitModel
 from hofl.models.streaming import block_readers, model_without_blocks
@@ -83,7 +84,8 @@ def load_model(
         adapter: LoRA (default) or full blocks.
         seed: start of LoRA's A matrices, and of random weights.
         weights: ``pretrained``, or ``random`` to build from the configuration alone.
-        storage_dtype: dtype of the frozen backbone in memory.
+        storage_dtype: dtype of the frozen backbone in memory, or the form in which its blocks are
+            quantised.
         compute_dtype: dtype of the arithmetic; ``auto`` is float32 on the CPU (which only emulates
             bfloat16) and for the finite differences' sake everywhere else too.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -97,7 +99,8 @@ def load_model(
             reference if weights == "pretrained" else None,
             adapter=adapter or Lora(),
             seed=seed,
-            storage_dtype=DTYPES[storage_dtype],
+            storage_dtype=DTYPES.get(storage_dtype, torch.float32),
+            form=storage_dtype if storage_dtype in FORMS else None,
             compute_dtype=DTYPES["float32" if compute_dtype == "auto" else compute_dtype],
             device=resolve_device(device),
             stream=stream,
@@ -116,35 +119,53 @@ def build_split(
     storage_dtype: torch.dtype = torch.float32,
     compute_dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
+    form: str | None = None,
     stream: bool = False,
 ) -> SplitModel:
     """A split model from a configuration, with weights from ``reference`` or random ones."""
     family, device = family_of(config), device or torch.device("cpu")
     stored = {} if reference is None else stored_tensors(reference)
-    if stream and (isinstance(adapter, FullBlocks) or not stored):
-        raise HoflError(
-            "only frozen weights in safetensors files can be streamed: use LoRA and "
-            "model.weights=pretrained, or set engine.stream_bottom=false."
-        )
+    _check_storage(adapter, form, stream, bool(stored))
     if stream:
         model = model_without_blocks(config, family, stored, storage_dtype, device)
     elif reference is not None:
         model = _load_weights(reference, storage_dtype).to(device)
     else:
-        with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
-            torch.random.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(deepcopy(config), dtype=storage_dtype)
-        model = model.to(device)
+        model = _random_weights(config, storage_dtype, seed).to(device)
     model.requires_grad_(False)
     on_disk = block_readers(model, family, stored, storage_dtype, device)
     module = adapter.attach(model, family)
     if isinstance(adapter, FullBlocks):
         return SplitModel(module, family, compute_dtype)
-    split = SplitModel(module, family, compute_dtype, on_disk)
+    if form:
+        away = quantise(family.blocks_of(model), form)
+        split = SplitModel(module, family, compute_dtype, away=away)
+    else:
+        split = SplitModel(module, family, compute_dtype, on_disk)
     split.load(lora_start(split.layout, seed))
     if stream:
         split.keep(split.num_blocks)
     return split
+
+
+def _check_storage(adapter: Lora | FullBlocks, form: str | None, stream: bool, files: bool) -> None:
+    full = isinstance(adapter, FullBlocks)
+    if form and (stream or full):
+        raise HoflError(
+            f"model.storage_dtype={form} keeps frozen block weights in memory: use LoRA and "
+            "engine.stream_bottom=false, or another storage_dtype."
+        )
+    if stream and (full or not files):
+        raise HoflError(
+            "only frozen weights in safetensors files can be streamed: use LoRA and "
+            "model.weights=pretrained, or set engine.stream_bottom=false."
+        )
+
+
+def _random_weights(config: Any, dtype: torch.dtype, seed: int) -> Any:
+    with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
+        torch.random.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
 
 
 def _load_weights(reference: str, dtype: torch.dtype) -> Any:

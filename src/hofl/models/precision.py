@@ -34,9 +34,9 @@ def computing_in(
     copies: dict[int, tuple[nn.Module, str, nn.Parameter]] = {}
     for owner in module.modules():
         for name, parameter in owner._parameters.items():
-            if parameter is None or parameter.requires_grad or not parameter.is_floating_point():
+            if parameter is None or parameter.requires_grad:
                 continue
-            if parameter.dtype != dtype or parameter in away:
+            if parameter in away or (parameter.is_floating_point() and parameter.dtype != dtype):
                 copy = nn.Parameter(value(parameter), requires_grad=False)
                 copies[copy.untyped_storage()._cdata] = (owner, name, parameter)
                 owner._parameters[name] = copy
