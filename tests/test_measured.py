@@ -247,6 +247,32 @@ def text_of(**changes: list) -> str:
     return json.dumps({**good, **changes})
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--repetitions", "2"], "repetitions must be at least 3, got 2"),
+        (["--smoothness", "-1"], "smoothness must be finite, not negative; got -1"),
+        (["--floor", "1.5"], "floor (epsilon) must lie in [0, 1], got 1.5"),
+        (["--out", "FILE/out"], "Not a directory"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_probed(
+    config: hofl.ExperimentConfig,
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hofl.choosing.probe.probe", lambda *_: pytest.fail("probed"))
+    source = tmp_path / "c.toml"
+    source.write_text(config_text(config))
+    words = [word.replace("FILE", str(source)) for word in words]
+    asked = ["beta", "measure", str(source), "--out", str(tmp_path / "out"), *words]
+    error = CliRunner().invoke(app, asked).exception
+    assert isinstance(error, HoflError), error
+    assert message in str(error)
+
+
 def test_too_few_repetitions_are_refused(config: hofl.ExperimentConfig) -> None:
     with pytest.raises(HoflError, match="repetitions must be at least 3, got 2"):
         probe(build(config), 2)
