@@ -19,6 +19,7 @@ LAYERS = [
     {"server", "local", "evaluation", "methods"},
     {"algorithm"},
     {"client"},
+    {"planning"},
     {"experiment", "recipes"},
     {"engines", "report"},
     {"choosing"},

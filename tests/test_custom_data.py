@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hofl
 from datafiles import write_jsonl
 from hofl.data.partition import split
 from hofl.data.pool import Pool
@@ -211,18 +212,25 @@ def test_a_very_long_cell_is_read(tmp_path: Path) -> None:
 
 
 def test_the_documented_example_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
     (table,) = re.findall(r"```csv\n(.*?)```", page, flags=re.DOTALL)
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (config,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "mail.csv").write_text(table)
+    (tmp_path / "mail.toml").write_text(config)
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    *prompt, shards = capsys.readouterr().out.splitlines()
-    assert prompt == [
+    assert capsys.readouterr().out.splitlines() == [
         "Subject: Invoice",
         "Message: You charged me twice, why?",
         "Department:",
     ]
-    assert f"# {shards}" in code
+    changes = [f"model.name={tiny_folder}", "task.max_length=48", "engine.threads=1"]
+    found = hofl.check(hofl.read_config("mail.toml", changes))
+    assert found.clients == (2, 1, 1)
+    assert found.sets["train"].labels == (2, 2)

@@ -56,6 +56,7 @@ def client_update(
         losses.append(g.loss)
         judged.append((g.bottom.checks, g.bottom.signal, g.bottom.noise))
         examples += g.examples
+        del g  # not to be held through the next step
     checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
     difference = (model.w[dense] - w_0[dense]).cpu()  # [d_FO], Eq. (8)

@@ -1,6 +1,6 @@
 """One device's side of a round: bytes of a plan in, bytes of an upload out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,7 @@ class LocalClient:
         train: all encoded training examples.
         shards: which of them each client holds.
         batch_size: examples per local step.
-        execution: how a step is run.
+        execution: how the device that a plan is for runs its steps.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LocalClient:
         train: EncodedSet,
         shards: Sequence[np.ndarray],
         batch_size: int,
-        execution: Execution = PLAIN,
+        execution: Callable[[RoundPlan], Execution] = lambda _plan: PLAIN,
     ) -> None:
         self._model = model
         self._train = train
@@ -75,8 +75,9 @@ class LocalClient:
         boundary. A bottom that stays as it is has no use for it: nothing would be trained.
         """
         leanest = replace(LEANEST, stream_bottom=bool(self._model.on_disk))
-        ways = [(plan, self._execution)]
-        if self._execution != leanest:
+        own = self._execution(plan)
+        ways = [(plan, own)]
+        if own != leanest:
             ways.append((plan, leanest))
         if plan.boundary < self._model.num_blocks and plan.rule.bottom != "frozen":
             ways.append((replace(plan, boundary=self._model.num_blocks), leanest))

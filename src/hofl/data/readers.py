@@ -6,13 +6,15 @@ Nothing is dropped: a line that cannot be read is an error that names the file a
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from hofl.errors import HoflError
 
 Row = Mapping[str, Any]
+Reader = Callable[[Path], Generator[tuple[int, Row]]]
 LONGEST_CELL = 2**30
 """Python's CSV reader refuses cells of more than 128 KiB unless told otherwise."""
 
@@ -32,9 +34,10 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
         raise HoflError(f"no file {path}.")
     empty = True
     try:
-        for number, row in reader(path):
-            empty = False
-            yield place(path, number), row
+        with closing(reader(path)) as rows:
+            for number, row in rows:
+                empty = False
+                yield place(path, number), row
     except (EOFError, OSError) as error:  # a cut or damaged gzip file raises these
         raise HoflError(f"cannot read {path}: {error}.") from error
     if empty:
@@ -76,7 +79,7 @@ def label_index(row: Row, name: str, classes: tuple[str, ...]) -> int:
     return value
 
 
-def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Row]]]:
+def _reader(path: Path) -> Reader:
     name = path.name.lower()
     for suffix, reader in READERS.items():
         if name.endswith(suffix):
@@ -84,7 +87,7 @@ def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Row]]]:
     raise HoflError(f"cannot read {path}: its name must end in {', '.join(READERS)}.")
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path) -> Generator[str]:
     """Decoded lines, with their newlines; a byte order mark is not part of the text."""
     opened = gzip.open if path.name.lower().endswith(".gz") else open
     with opened(path, "rb") as stream:
@@ -99,45 +102,44 @@ def _lines(path: Path) -> Iterator[str]:
             yield decoded.removeprefix("\ufeff") if number == 1 else decoded
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(_lines(path), start=1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise HoflError(
-                f"{place(path, number)}: not valid JSON ({error.msg} at {error.pos}). Write one "
-                "object per line."
-            ) from None
-        if not isinstance(row, dict):
-            raise HoflError(f"{place(path, number)}: not a JSON object: {line.strip()[:60]!r}.")
-        yield number, row
-
-
-def _csv(path: Path) -> Iterator[tuple[int, Row]]:
-    csv.field_size_limit(LONGEST_CELL)
-    reader = csv.reader(_lines(path), strict=True)
-    header: list[str] = []
-    try:
-        for cells in reader:
-            if not header:
-                header = [name.strip() for name in cells]
-                if len(set(header)) < len(header) or not all(header):
-                    raise HoflError(
-                        f"{place(path, 1)}: the first line must name every column once, got "
-                        f"{', '.join(map(repr, header))}."
-                    )
-                continue
-            if len(cells) != len(header):
+def _json_lines(path: Path) -> Generator[tuple[int, Row]]:
+    with closing(_lines(path)) as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
                 raise HoflError(
-                    f"{place(path, reader.line_num)}: {len(cells)} values for {len(header)} "
-                    f"columns ({', '.join(header)}). Put quotes around a text with commas."
+                    f"{place(path, number)}: not valid JSON ({error.msg} at {error.pos}). Write "
+                    "one object per line."
+                ) from None
+            if not isinstance(row, dict):
+                raise HoflError(f"{place(path, number)}: not a JSON object: {line.strip()[:60]!r}.")
+            yield number, row
+
+
+def _csv(path: Path) -> Generator[tuple[int, Row]]:
+    csv.field_size_limit(LONGEST_CELL)
+    with closing(_lines(path)) as lines:
+        reader = csv.reader(lines, strict=True)
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            if len(set(header)) < len(header) or not all(header):
+                raise HoflError(
+                    f"{place(path, 1)}: the first line must name every column once, got "
+                    f"{', '.join(map(repr, header))}."
                 )
-            yield reader.line_num, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        raise HoflError(f"{place(path, reader.line_num)}: not valid CSV ({error}).") from None
+            for cells in reader:
+                if len(cells) != len(header):
+                    raise HoflError(
+                        f"{place(path, reader.line_num)}: {len(cells)} values for {len(header)} "
+                        f"columns ({', '.join(header)}). Put quotes around a text with commas."
+                    )
+                yield reader.line_num, dict(zip(header, cells, strict=True))
+        except csv.Error as error:
+            raise HoflError(f"{place(path, reader.line_num)}: not valid CSV ({error}).") from None
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
+def _parquet(path: Path) -> Generator[tuple[int, Row]]:
     import pyarrow
     import pyarrow.parquet
 
@@ -152,7 +154,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
         raise HoflError(f"cannot read {path} as Parquet: {reason}.") from None
 
 
-READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
+READERS: dict[str, Reader] = {
     ".jsonl": _json_lines,
     ".jsonl.gz": _json_lines,
     ".csv": _csv,

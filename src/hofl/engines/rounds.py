@@ -231,7 +231,12 @@ def timed_evaluation(
     size = config.evaluation.batch_size
     if experiment.held_out:
         held_out = evaluate_clients(
-            model, experiment.train, experiment.held_out, experiment.boundaries, size, progress
+            model,
+            experiment.train,
+            experiment.held_out,
+            experiment.boundaries(state.round),
+            size,
+            progress,
         )
         scores = {**held_out.means(), "clients": held_out.summary()}
     if config.evaluation.test:

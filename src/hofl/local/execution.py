@@ -30,6 +30,16 @@ class Execution:
             if value < 0:
                 raise HoflError(f"{name} must not be negative, got {value}.")
 
+    def describe(self) -> str:
+        """In words; empty for the plain step."""
+        words = [
+            f"checkpoints every {self.checkpoint} blocks" if self.checkpoint > 1 else "",
+            "checkpoints at every block" if self.checkpoint == 1 else "",
+            f"micro-batches of {self.micro_batch}" if self.micro_batch else "",
+            "a streamed bottom" if self.stream_bottom else "",
+        ]
+        return ", ".join(word for word in words if word)
+
 
 PLAIN = Execution()
 LEANEST = Execution(micro_batch=1, checkpoint=1, stream_bottom=True)

@@ -55,6 +55,7 @@ def hybrid_gradients(
         part_loss, part_top, found = _part(site, part, bottom, surrogate)
         loss += share * part_loss
         top = part_top.mul_(share) if top is None else top.add_(part_top, alpha=share)
+        del part_top  # not to be held through the next part
         evidence = found.scaled(share) if evidence is None else evidence.plus(found.scaled(share))
     assert top is not None, "a step needs at least one part"
     assert evidence is not None

@@ -61,6 +61,11 @@ def resolve_reference(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
+def read_model_config(name: str) -> Any:
+    """The Hugging Face configuration of a model, without its weights."""
+    return _read(AutoConfig, name, resolve_reference(name))
+
+
 def load_model(
     name: str,
     *,
@@ -87,7 +92,7 @@ def load_model(
         stream: leave the blocks' weights in their files until :meth:`SplitModel.keep` wants them.
     """
     reference = resolve_reference(name)
-    config, tokenizer = _read(AutoConfig, name, reference), _tokenizer(reference)
+    config, tokenizer = read_model_config(name), _tokenizer(reference)
     return LoadedModel(
         build_split(
             config,

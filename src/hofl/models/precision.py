@@ -38,14 +38,14 @@ def computing_in(
                 continue
             if parameter in away or (parameter.is_floating_point() and parameter.dtype != dtype):
                 copy = nn.Parameter(value(parameter), requires_grad=False)
-                copies[copy.untyped_storage().data_ptr()] = (owner, name, parameter)
+                copies[copy.untyped_storage()._cdata] = (owner, name, parameter)
                 owner._parameters[name] = copy
     if not copies:
         yield
         return
 
     def pack(tensor: Tensor) -> Any:
-        found = copies.get(tensor.untyped_storage().data_ptr())
+        found = copies.get(tensor.untyped_storage()._cdata)
         if found is None:
             return tensor
         return found[2], tensor.size(), tensor.stride(), tensor.storage_offset()
