@@ -161,7 +161,7 @@ def test_the_gradient_probe_is_autograds_gradient(config: hofl.ExperimentConfig)
     model.load(w)
     logits = model.module(input_ids=batch.input_ids).logits[batch.rows, batch.columns]
     loss = torch.nn.functional.cross_entropy(logits[:, batch.goal.candidates], batch.goal.targets)
-    grads = torch.autograd.grad(loss, model.top_parameters(0))
+    grads = torch.autograd.grad(loss, model.parameters_in(range(model.num_blocks)))
     expected = torch.cat([grad.reshape(-1) for grad in grads])
     assert torch.allclose(-upload.difference, expected, rtol=1e-3, atol=1e-6)
 
