@@ -23,7 +23,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
