@@ -111,7 +111,7 @@ def test_an_answer_of_two_lines_is_refused_as_it_could_never_be_generated(
     train = write(tmp_path / "t.jsonl", [{"message": "the delivery", "reply": "one\ntwo"}])
     paths = {"train": str(train), "test": str(train), "labels": None, "target_column": "reply"}
     with pytest.raises(hofl.HoflError, match=r"line 1: field 'reply' must be one line"):
-        build(own(tiny_folder, 1, **paths))
+        build(own(tiny_folder, 2, **paths))
 
 
 def test_files_of_clients_stand_in_the_order_of_their_names(
