@@ -112,7 +112,7 @@ def test_estimator_on_a_quadratic_is_unbiased_and_within_the_variance_bound(
 
 
 def test_constants_of_the_lemma_worked_by_hand():
-    """d = 4, q = 2, mu = 1/2, L_s = 2, sigma^2 = 3, sigma_ZO^2 = 1, ||g||^2 = 5, ||Pi g||^2 = 2."""
+    """One client: d = 4, q = 2, mu = 1/2, L_s = 2, sigma^2 = 3 and 1, squared gradients 5 and 2."""
     dims = np.array([4])
     assert kappa(dims, 2)[0] == 5 / 2
     assert rho_squared(dims, 0.5, 2.0)[0] == 4  # mu L_s = 1
