@@ -3,11 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.optimize import minimize
 from typer.testing import CliRunner
 
 import hofl
 from hofl.cli.main import app
+from hofl.sampling.measured import load_statistics
+from hofl.sampling.water_filling import water_filling
 from runs import quick
 
 PAPER = "--clients 30 --cohort 6 --boundaries 8,16,24 --blocks 28 --rounds 160"
@@ -72,9 +76,57 @@ def test_cohorts_are_those_of_a_run_with_the_same_settings(
     assert shown["audit"] == run.summary["audit"]
 
 
+def test_every_policy_can_be_shown() -> None:
+    """Uniform by hand, water-filling by SciPy's own solver on the same program."""
+    fleet = "--clients 9 --cohort 3 --boundaries 2,4,8 --blocks 8 --rounds 100"
+    assert facts(f"{fleet} --policy uniform")["expected"] == pytest.approx([100 * 3 / 9] * 9)
+    shown = facts(f"{fleet} --weight 20 --floor 0.3")  # the option finds its policy
+    costs = np.array(shown["boundaries"], dtype=float)
+    best = minimize(
+        lambda p: 20 * np.sum((p - 1 / 9) ** 2) + costs @ p,
+        np.full(9, 1 / 9),
+        bounds=[(0.3 / 9, 1 / 3)] * 9,
+        constraints={"type": "eq", "fun": lambda p: p.sum() - 1},
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert np.array(shown["expected"]) / 300 == pytest.approx(best.x, abs=1e-5)
+    assert np.ptp(shown["expected"]) > 30  # not uniform
+
+
+def test_measured_statistics_bring_their_fleet_and_costs(tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    rng = np.random.default_rng(0)
+    values = {
+        "boundaries": [1, 2, 3, 3],
+        "means": rng.normal(size=(4, 2)).tolist(),
+        "variances": [1.0, 5.0, 9.0, 9.0],
+        "gradient": [0.0, 0.0],
+        "smoothness": 1.0,
+        "step": 1.0,
+    }
+    file.write_text(json.dumps(values))
+    shown = facts(f"--clients 4 --cohort 2 --statistics {file} --floor 0.2 --simulate")
+    found, _ = load_statistics(str(file))
+    p = water_filling(found.weight, found.costs(2), 2, 0.2)
+    assert shown["boundaries"] == [1, 2, 3, 3]
+    assert shown["expected"] == pytest.approx(160 * 2 * p)
+    assert sum(shown["audit"]["realised"]) == 320
+    for words, message in [
+        (f"--statistics {file}", "holds 4 clients: give --clients 4"),
+        (f"--clients 4 --cohort 2 --statistics {file} --weight 2", "leave weight out"),
+        (f"--clients 4 --cohort 2 --statistics {file} --policy uniform", "is 'uniform'"),
+    ]:
+        error = CliRunner().invoke(app, ["sample", *words.split()]).exception
+        assert isinstance(error, hofl.HoflError)
+        assert message in str(error)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("--policy best", "unknown policy 'best': choose one of uniform, dimension-aware"),
+        ("--policy uniform --beta 0.5", "policy 'uniform' has no option 'beta'"),
+        ("--policy water-filling", "policy 'water-filling' needs 'weight'"),
         ("--cohort 31", "cohort of 31 cannot be drawn from 30 clients"),
         ("--boundaries 8,40", "--boundaries holds 40, but the model has 28 blocks"),
         ("--boundaries 8,x", "--boundaries '8,x': write whole numbers"),

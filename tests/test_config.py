@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from hofl.errors import HoflError
+from hofl.experiment.build import build_method
 from hofl.experiment.config import parse_config, read_config, recipes
 from hofl.local.rules import check_rule
 from hofl.methods import METHODS, Method, method, options_of
+from hofl.sampling.water_filling import WaterFilling
 from hofl.server.aggregate import AGGREGATIONS
 
 TEXT = """
@@ -79,6 +81,15 @@ def test_change_replaces_one_value_with_its_type(file: Path, change, section, ke
     assert left == right
 
 
+def test_a_key_can_be_taken_out(file: Path):
+    """Water-filling over a configuration that sets beta, which it does not take."""
+    change = ["method.policy=water-filling", "method.weight=2", "method.beta=0.5"]
+    with pytest.raises(HoflError, match=r"no option 'beta'.*~method\.beta"):
+        build_method(read_config(str(file), change))
+    found = build_method(read_config(str(file), [*change, "~method.beta"]))
+    assert found.policy == WaterFilling(2.0)
+
+
 def test_later_change_wins(file: Path):
     assert read_config(str(file), ["rounds=3", "rounds=4"]).rounds == 4
 
@@ -88,6 +99,9 @@ def test_later_change_wins(file: Path):
     [
         ("rounds", "'rounds'.*key=value"),
         ("=3", "'=3'.*key=value"),
+        ("~rounds=3", "'~rounds=3'.*~key"),
+        ("~", "'~'.*~key"),
+        ("~method.eps", "'method.eps' out: the configuration does not set it"),
         ("seed.x=3", "'seed.x'.*'seed' is a value"),
         ("rounds=many", "rounds = 'many'"),
         ("method.lr=", "method.lr = ''"),

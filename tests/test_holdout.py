@@ -8,6 +8,8 @@ import torch
 
 import hofl
 from hofl.data.partition import hold_out, iid, subset
+from hofl.data.pool import Pool
+from hofl.data.skew import dirichlet
 from hofl.data.task import LabelWords
 from hofl.errors import HoflError
 from hofl.evaluation.clients import evaluate_clients
@@ -43,6 +45,20 @@ def test_an_example_that_a_shard_holds_twice_is_on_one_side_only() -> None:
         (train,), (held,) = hold_out([shard], 0.4, seed)
         assert not set(train) & set(held)
         assert set(train) | set(held) == set(shard)
+
+
+def test_nobody_trains_on_what_another_client_holds_out() -> None:
+    """A Dirichlet partition whose pools run dry gives one example to several clients."""
+    labels = np.repeat([0, 1, 2, 3], 60)
+    shards = dirichlet(Pool(len(labels), labels), 12, 7, alpha=0.1, per_client=40)
+    assert len(np.unique(np.concatenate(shards))) < 12 * 40  # they do overlap
+    kept, held = hold_out(shards, 0.25, seed=3)
+    assert not set(np.concatenate(kept)) & set(np.concatenate(held))
+    for shard, train, rest in zip(shards, kept, held, strict=True):
+        assert set(train) | set(rest) <= set(shard)
+    twins = [np.array([1, 2])] * 12  # some of them hold out 1 and some 2
+    with pytest.raises(HoflError, match="client 0 shares all of its examples"):
+        hold_out(twins, 0.5, seed=0)
 
 
 def test_a_client_with_one_example_cannot_hold_it_out() -> None:

@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import hofl
+from hofl.choosing.comparison import compared
 from hofl.choosing.probe import GRADIENT, largest_curvature, probe
 from hofl.cli.main import app
 from hofl.directions import DirectionKey
@@ -190,6 +191,28 @@ def test_measuring_a_fleet_writes_what_a_run_takes(
     again = CliRunner().invoke(app, words).exception
     assert isinstance(again, HoflError)
     assert "exists and is not empty" in str(again)
+
+
+def test_what_is_fitted_to_noise_is_judged_by_other_repetitions(
+    config: hofl.ExperimentConfig,
+) -> None:
+    """Clients alike but for noise, so that uniform sampling is the optimum.
+
+    On its own repetitions the QP seems to beat it every time; judged by the other half it loses.
+    """
+    rng, experiment = np.random.default_rng(8), build(config)
+    gains: dict[int, list[float]] = {3: [], 12: []}
+    for repetitions, found in gains.items():
+        for _ in range(20):
+            samples = rng.normal(size=(2, 6, repetitions, 40))
+            options = {"smoothness": 0.0, "step": 1.0, "boundaries": experiment.boundaries()}
+            statistics = measured(*samples, normalised=True, **options)
+            rows, notes = compared(statistics, experiment, floor=0.0)
+            values = {row.name: row.objective for row in rows}
+            found.append(values["beta 0"] - values["statistical QP"])
+            assert ("flatters" in " ".join(notes)) == (repetitions == 3)
+    assert min(gains[3]) > 0
+    assert np.mean(gains[12]) < 0
 
 
 def quick_with_statistics(

@@ -48,7 +48,7 @@ def test_every_candidate_trains_on_the_formal_runs_fleet(
     config: ExperimentConfig, finished: Pilot
 ) -> None:
     formal = build(config)
-    for seed in (5, 6):
+    for seed in (6, 7):
         pilot = build(finished.config(0.75, seed))
         assert pilot.boundaries() == formal.boundaries()
         assert np.array_equal(pilot.marginals(0), formal.marginals(0))  # hofl's own beta is 0.75
@@ -63,8 +63,8 @@ def test_continued_runs_are_the_uninterrupted_ones(finished: Pilot, tmp_path: Pa
     outcome = json.loads((finished.path / "pilot.json").read_text())
     assert [rung["rounds"] for rung in outcome["rungs"]] == [2, 4]
     beta = outcome["rungs"][-1]["candidates"][-1]["beta"]
-    left = finished.path / "runs" / f"seed-5-beta-{beta}"
-    whole = hofl.run(finished.config(beta, 5), tmp_path / "whole")
+    left = finished.path / "runs" / f"seed-6-beta-{beta}"
+    whole = hofl.run(finished.config(beta, 6), tmp_path / "whole")
     assert adapter_bytes(resume(left).path) == adapter_bytes(whole.path)
     rows = [RunDirectory(path).metrics() for path in (left, whole.path)]
     assert [row["round"] for row in rows[0]] == [0, 1, 2, 3, 4]
@@ -75,7 +75,7 @@ def test_the_choice_is_the_rule_applied_to_the_runs_metrics(finished: Pilot) -> 
     def losses(beta: float, rounds: int) -> np.ndarray:
         rows = [
             RunDirectory(finished.path / "runs" / f"seed-{seed}-beta-{beta}").metrics()
-            for seed in (5, 6)
+            for seed in (6, 7)
         ]
         return np.array([row[rounds]["eval"]["clients"]["each"]["loss"] for row in rows])
 
@@ -87,7 +87,7 @@ def test_the_choice_is_the_rule_applied_to_the_runs_metrics(finished: Pilot) -> 
     assert outcome["beta"] == choice(second)
     stopped = set(SETTINGS.candidates) - set(alive)
     for beta in stopped:
-        run = RunDirectory(finished.path / "runs" / f"seed-5-beta-{beta}")
+        run = RunDirectory(finished.path / "runs" / f"seed-6-beta-{beta}")
         assert run.metrics()[-1]["round"] == 2
 
 

@@ -4,12 +4,13 @@ Trajectories are made of the project's own directions, SGD and DepRound, on prob
 sigma^2 and zeta^2 are known exactly (tests/problems.py).
 """
 
-import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from depround_law import Law, covariance, depround_law
 from hofl.directions import DirectionKey
 from hofl.errors import HoflError
 from hofl.sampling.depround import depround
@@ -26,38 +27,14 @@ CENTRES = np.random.default_rng(0).normal(size=(6, 6))
 BOUNDARIES = (0, 1, 1, 2, 3, 3)
 
 
-def selection_law(x: list[float]) -> dict[tuple[int, ...], float]:
-    """DepRound's distribution over cohorts: every order of the clients, every branch."""
-    law: dict[tuple[int, ...], float] = {}
-    orders = list(itertools.permutations(range(len(x))))
-    for order in orders:
-        pending = [(tuple(x), 1 / len(orders))]
-        while pending:
-            state, weight = pending.pop()
-            loose = [i for i in order if 1e-12 < state[i] < 1 - 1e-12]
-            if len(loose) < 2:
-                chosen = tuple(i for i, value in enumerate(state) if value > 0.5)
-                law[chosen] = law.get(chosen, 0.0) + weight
-                continue
-            i, j = loose[:2]
-            up, down = min(1 - state[i], state[j]), min(state[i], 1 - state[j])
-            for change, chance in ((up, down), (-down, up)):
-                moved = list(state)
-                moved[i], moved[j] = state[i] + change, state[j] - change
-                pending.append((tuple(moved), weight * chance / (up + down)))
-    return law
-
-
-def covariance(law: dict[tuple[int, ...], float], clients: int) -> np.ndarray:
-    rows = np.array([[i in cohort for i in range(clients)] for cohort in law], dtype=float)
-    weights = np.array(list(law.values()))
-    centred = rows - weights @ rows
-    return (centred * weights[:, None]).T @ centred
+def law_of(shares: np.ndarray, cohort: int) -> Law:
+    """DepRound's distribution over cohorts, in exact fractions."""
+    return depround_law([Fraction(cohort * p).limit_denominator(10**6) for p in shares.tolist()])
 
 
 @pytest.mark.parametrize("p", [UNEVEN, np.array([0.3, 0.1, 0.2, 0.15, 0.25]), np.full(5, 0.2)])
 def test_variance_of_the_averaged_update_by_enumeration_stays_below_its_bound(p: np.ndarray):
-    law = selection_law((2 * p).tolist())
+    law = law_of(p, 2)
     c = covariance(law, len(p))
     assert sum(law.values()) == pytest.approx(1)
     assert np.allclose(np.diag(c), 2 * p * (1 - 2 * p))
@@ -65,9 +42,10 @@ def test_variance_of_the_averaged_update_by_enumeration_stays_below_its_bound(p:
     for _ in range(50):
         means = rng.normal(size=(len(p), 3)) + rng.normal(size=3) * 10
         variances = rng.exponential(size=len(p))
-        brute = sum(w * means[list(s)].mean(axis=0) for s, w in law.items())
+        brute = sum(float(w) * means[list(s)].mean(axis=0) for s, w in law.items())
         spread = sum(
-            w * (((means[list(s)].mean(axis=0) - brute) ** 2).sum() + variances[list(s)].sum() / 4)
+            float(w)
+            * (((means[list(s)].mean(axis=0) - brute) ** 2).sum() + variances[list(s)].sum() / 4)
             for s, w in law.items()
         )
         assert round_variance(c, p, 2, variances, means) == pytest.approx(spread)
@@ -80,7 +58,7 @@ def test_variance_of_real_draws_is_the_enumerated_one():
     """20,000 cohorts of the project's DepRound with noisy updates, within 4.5 standard errors."""
     p, rng, draws = UNEVEN, np.random.default_rng(4), 20_000
     means, variances = rng.normal(size=(4, 3)), np.array([0.1, 2.0, 0.5, 1.0])
-    c = covariance(selection_law((2 * p).tolist()), 4)
+    c = covariance(law_of(p, 2), 4)
     updates = np.empty((draws, 3))
     for row in updates:
         chosen = depround(2 * p, rng)

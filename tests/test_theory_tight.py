@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from depround_law import covariance
 from hofl.algorithm import reconstruct, replay, server_round
 from hofl.directions import DirectionKey
 from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
@@ -23,7 +24,7 @@ from hofl.theory import trajectory as local
 from hofl.theory.descent import descent_bound, round_variance, round_variance_bound
 from hofl.theory.moments import kappa, nu, rho_squared
 from problems import Fleet, Quadratics, forward_differences, local_update, squared_gradient
-from test_theory_rounds import covariance, selection_law, settled
+from test_theory_rounds import law_of, settled
 
 CENTRES = np.random.default_rng(3).normal(size=(4, 6))
 PROBLEM = Quadratics(np.ones(6), CENTRES)
@@ -152,7 +153,7 @@ def test_descent_guarantee_is_an_equality_along_the_servers_trajectory(
     """Up to E||g_T||^2 / T, over 40 runs of 8 rounds, within 4 standard errors of 3 % at most."""
     fleet, rounds, start = fleet_of(steps), 8, np.full(6, 2.0)
     p = DimensionAware(beta).marginals(fleet.dims / fleet.q, 2, 0)
-    c = covariance(selection_law((2 * p).tolist()), 4)
+    c = covariance(law_of(p, 2), 4)
     gap = float(PROBLEM.losses(start).mean()) - PROBLEM.infimum
     gaps, bounds, slack = [], [], []
     for seed in range(40):

@@ -168,7 +168,7 @@ class Pilot:
         """Held-out losses after so many rounds, [S, N], trained as far as they are not yet."""
         found = []
         for number in range(self.settings.seeds):
-            seed = (self.base.seed + number) % 2**63
+            seed = (self.base.seed + 1 + number) % 2**63  # the formal run's luck is its own
             folder = self.path / "runs" / f"seed-{seed}-beta-{beta}"
             with watch(f"beta {beta:g}, seed {seed}, to round {rounds}") as observe:
                 rows = advance(self.config(beta, seed), folder, rounds, observe)

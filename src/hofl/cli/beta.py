@@ -109,7 +109,7 @@ def coverage(
         typer.echo(json.dumps({**facts, "participations": counts}))
         return
     console = Console()
-    console.print(_coverage_table(expected, own, rounds, cap))
+    console.print(_coverage_table(expected, own, rounds, min_participations))
     if cap is not None:
         reach = "any beta < 1" if cap == 1 else f"beta <= {cap:.4g}"
         console.print(
@@ -118,20 +118,20 @@ def coverage(
 
 
 def _coverage_table(
-    expected: dict[float, np.ndarray], boundaries: np.ndarray, rounds: int, cap: float | None
+    expected: dict[float, np.ndarray], boundaries: np.ndarray, rounds: int, least: float | None
 ) -> Table:
     table = Table("beta", "least preferred client", "most preferred client")
     tiers = np.unique(boundaries).tolist()
     for tier in tiers:
         table.add_column(f"tier {tier}, seats per round")
-    if cap is not None:
+    if least is not None:
         table.add_column("within budget")
     for column in table.columns:
         column.justify = "right"
     for beta, counts in expected.items():
         seats = [counts[boundaries == tier].sum() / rounds for tier in tiers]
         cells = [f"{beta:.4g}", f"{counts.min():.4g}", f"{counts.max():.4g}"]
-        verdict = [] if cap is None else ["yes" if beta <= cap + 1e-12 else "no"]
+        verdict = [] if least is None else ["yes" if counts.min() >= least - 1e-9 else "no"]
         table.add_row(*cells, *(f"{seat:.3g}" for seat in seats), *verdict)
     return table
 

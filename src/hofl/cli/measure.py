@@ -34,7 +34,7 @@ def measure(
     ] = None,
     repetitions: Annotated[
         int, typer.Option(help="R, updates and gradients of every client (at least 3).")
-    ] = 4,
+    ] = 6,
     floor: Annotated[
         float, typer.Option(help="epsilon: water-filling and the QP leave everyone epsilon / N.")
     ] = 0.1,
@@ -82,7 +82,7 @@ def measure(
         )
     with readable_errors(out):
         save(found, experiment.config, floor, out)
-    rows, note = compared(found, experiment, floor)
+    rows, notes = compared(found, experiment, floor)
     console.print(_moments(found))
     _say(console, f"H_a = {_shown(found.dispersion)}, zeta^2 = {_shown(found.heterogeneity)}")
     if means == "updates" and found.dispersion.value < 2 * found.dispersion.error:
@@ -90,9 +90,19 @@ def measure(
     s = found.statistics
     _say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {found.reference}")
     console.print(_policies(rows, found, experiment.config.fleet.cohort))
-    if note:
+    for note in [*notes, *_outside(found)]:
         _say(console, note)
     _say(console, f"go on with: hofl run {out / 'water-filling.toml'} --out DIR")
+
+
+def _outside(found: "Measured") -> list[str]:
+    """Where J stops being a bound on a round's progress."""
+    s = found.statistics
+    if found.reference != "gradient":
+        return ["L h has no unit with this optimizer: J ranks policies, and bounds nothing"]
+    if s.smoothness * s.step > 1:
+        return [f"L h = {s.smoothness * s.step:.3g} > 1: the descent guarantee needs L h <= 1"]
+    return []
 
 
 def _moments(found: "Measured") -> Table:

@@ -33,7 +33,10 @@ def run(
         str | None, typer.Argument(help="TOML file, or the name of a recipe such as demo.")
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Argument(help="Changes to it: key=value, such as method.lr=1e-3.")
+        list[str] | None,
+        typer.Argument(
+            help="Changes to it: key=value, such as method.lr=1e-3, or ~key to take one out."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the run.")] = None,
     resume: Annotated[

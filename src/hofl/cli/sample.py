@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -13,8 +13,10 @@ from rich.table import Table
 from hofl.errors import HoflError
 from hofl.sampling.audit import Audit, audit, verdict
 from hofl.sampling.checks import check_cohort
-from hofl.sampling.policies import Policy, draw_cohort
-from hofl.sampling.schedules import Scheduled, beta_policy
+from hofl.sampling.measured import fitted_options, load_statistics
+from hofl.sampling.named import POLICIES, changed_policy
+from hofl.sampling.policies import DimensionAware, Policy, draw_cohort
+from hofl.sampling.schedules import Scheduled
 from hofl.sampling.tiers import deal_tiers
 
 EXAMPLE = """Examples:
@@ -22,7 +24,10 @@ EXAMPLE = """Examples:
 `hofl sample --clients 30 --cohort 6 --boundaries 8,16,24 --blocks 28 --beta 0.75 --simulate`
 
 `hofl sample --schedule coverage --beta 0.9 --beta-end 0.1 --min-participations 16 --json`
+
+`hofl sample --policy water-filling --weight 200 --floor 0.2 --simulate`
 """
+DEFAULT = DimensionAware(0.75)
 LISTED = 100
 """Fleets larger than this are shown by tier; --json always has every client."""
 
@@ -54,13 +59,33 @@ def sample(
         str, typer.Option(help="Boundary of each tier (or of each client), separated by commas.")
     ] = "8,16,24",
     blocks: Annotated[int, typer.Option(min=1, help="L, blocks of the model.")] = 28,
-    beta: Annotated[float, typer.Option(help="Preference for small zeroth-order parts.")] = 0.75,
+    policy: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(POLICIES)}; by default the one with the options given."),
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(help="Preference for small zeroth-order parts.", show_default="0.75"),
+    ] = None,
     schedule: Annotated[
-        str, typer.Option(help="constant, linear, cosine or coverage.")
-    ] = "constant",
+        str | None,
+        typer.Option(
+            help="Of beta: constant, linear, cosine or coverage.", show_default="constant"
+        ),
+    ] = None,
     beta_end: Annotated[float | None, typer.Option(help="Beta of the last round.")] = None,
     min_participations: Annotated[
         float | None, typer.Option(help="Expected participations of everyone (coverage).")
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="A of water-filling; a boundary is a client's cost.")
+    ] = None,
+    floor: Annotated[
+        float | None, typer.Option(help="Epsilon of water-filling: nobody's share is below it / N.")
+    ] = None,
+    statistics: Annotated[
+        str | None,
+        typer.Option(help="File of hofl beta measure: its boundaries, and its A and costs."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="T.")] = 160,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the run.")] = 42,
@@ -69,14 +94,26 @@ def sample(
 ) -> None:
     """Show how often each tier and each client takes part, expected and drawn.
 
-    The cohorts are those of a run with the same fleet, method.beta options, rounds and seed.
+    The cohorts are those of a run with the same fleet, sampling options, rounds and seed.
     """
     check_cohort(cohort, clients)
-    own = deal_tiers(boundary_list(boundaries), clients, blocks, seed, "--boundaries")
-    fleet = Fleet(own, cohort, rounds, seed)
-    policy = beta_policy(beta, schedule, beta_end, min_participations)
-    drawn = _simulated(fleet, policy) if simulate else None
-    expected = _expected(fleet, policy) if drawn is None else drawn.expected
+    options: dict[str, Any] = {
+        "policy": policy,
+        "beta": beta,
+        "beta_schedule": schedule,
+        "beta_end": beta_end,
+        "min_participations": min_participations,
+        "weight": weight,
+        "floor": floor,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    if statistics is None:
+        own = deal_tiers(boundary_list(boundaries), clients, blocks, seed, "--boundaries")
+    else:
+        own, given = _measured(statistics, given, clients, cohort)
+    fleet, rule = Fleet(own, cohort, rounds, seed), changed_policy(DEFAULT, given)
+    drawn = _simulated(fleet, rule) if simulate else None
+    expected = _expected(fleet, rule) if drawn is None else drawn.expected
     if as_json:
         facts = {"boundaries": list(own), "expected": expected.round(6).tolist()}
         typer.echo(json.dumps(facts if drawn is None else {**facts, "audit": drawn.summary()}))
@@ -90,6 +127,16 @@ def sample(
         console.print(f"{clients} clients: --json lists each of them.", highlight=False)
     if drawn is not None:
         console.print(verdict(drawn.summary()), highlight=False, soft_wrap=True)
+
+
+def _measured(
+    file: str, given: dict[str, Any], clients: int, cohort: int
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Boundaries and policy options of a fleet that was measured."""
+    _, own = load_statistics(file)
+    if len(own) != clients:
+        raise HoflError(f"{file!r} holds {len(own)} clients: give --clients {len(own)}.")
+    return own, fitted_options(file, given, cohort)
 
 
 def _simulated(fleet: Fleet, policy: Policy) -> Audit:

@@ -78,9 +78,10 @@ def hold_out(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Split every shard into (training, held-out) examples, at least one of each.
 
-    A client's split depends on (seed, client) and its own shard alone.
+    What a client holds out depends on (seed, client) and its own shard alone. Where shards overlap
+    (a replenished Dirichlet partition), nobody trains on what anybody holds out.
     """
-    kept, held = [], []
+    held = []
     for client, shard in enumerate(shards):
         distinct = np.unique(shard)  # a replenished shard may hold an example twice
         if len(distinct) < 2:
@@ -91,7 +92,14 @@ def hold_out(
         count = min(max(round(share * len(distinct)), 1), len(distinct) - 1)
         order = generator(seed, Purpose.HOLDOUT, client).permutation(len(distinct))
         held.append(distinct[np.sort(order[:count])])
-        kept.append(shard[~np.isin(shard, held[-1])])
+    secret = np.concatenate(held)
+    kept = [shard[~np.isin(shard, secret)] for shard in shards]
+    for client, left in enumerate(kept):
+        if not len(left):
+            raise HoflError(
+                f"client {client} shares all of its examples with clients that hold them out. Use "
+                "fewer clients or a smaller evaluation.holdout."
+            )
     return kept, held
 
 

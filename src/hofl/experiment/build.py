@@ -27,7 +27,7 @@ from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
 from hofl.planning.fleet import FleetPlan
 from hofl.randomness import Purpose, generator
-from hofl.sampling.measured import load_statistics
+from hofl.sampling.measured import fitted_options, load_statistics
 from hofl.sampling.policies import draw_cohort
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import UploadLimits
@@ -198,11 +198,7 @@ def build_method(config: ExperimentConfig) -> Method:
     fields = config.method
     options: dict[str, Any] = fields.model_dump(exclude={"name", "statistics"}, exclude_none=True)
     if fields.statistics is not None:
-        if fields.weight is not None or fields.costs is not None:
-            raise HoflError("method.statistics gives weight and costs: leave these out.")
-        statistics, _ = load_statistics(fields.statistics)
-        costs = tuple(statistics.costs(config.fleet.cohort).tolist())
-        options |= {"policy": "water-filling", "weight": statistics.weight, "costs": costs}
+        options = fitted_options(fields.statistics, options, config.fleet.cohort)
     chosen = method(config.method.name, **options)
     check_rule(chosen.local)
     if chosen.aggregation not in AGGREGATIONS:

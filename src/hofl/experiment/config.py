@@ -260,10 +260,13 @@ def _load(source: str) -> dict[str, Any]:
 
 
 def _override(values: dict[str, Any], item: str) -> None:
-    key, separator, text = item.partition("=")
-    if not separator or not key:
+    """One change in place: ``key=value``, or ``~key`` to take a key out."""
+    key, separator, text = item.removeprefix("~").partition("=")
+    removal = item.startswith("~")
+    if bool(separator) == removal or not key:
         raise HoflError(
-            f"cannot read {item!r}: write changes as key=value, such as method.lr=1e-3."
+            f"cannot read {item!r}: write changes as key=value, such as method.lr=1e-3, or as ~key "
+            "to take a key out."
         )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -274,7 +277,12 @@ def _override(values: dict[str, Any], item: str) -> None:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
             raise HoflError(f"cannot set {key!r}: {section!r} is a value, not a section.")
-    values[last] = value
+    if not removal:
+        values[last] = value
+    elif last in values:
+        del values[last]
+    else:
+        raise HoflError(f"cannot take {key!r} out: the configuration does not set it.")
 
 
 def _problem(detail: Any) -> str:

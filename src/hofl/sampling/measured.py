@@ -59,6 +59,10 @@ class Products:
             raise HoflError("a measured update is not finite: lower method.lr.")
         return cls(total.reshape(owners, repetitions, owners, repetitions))
 
+    def some(self, samples: slice) -> "Products":
+        """Of these repetitions alone."""
+        return Products(self.blocks[:, samples, :, samples])
+
     @cached_property
     def gram(self) -> np.ndarray:
         """Unbiased <a_i, a_j>, [M, M]."""
@@ -111,6 +115,8 @@ class Measured:
         boundaries: b_i, [N].
         repetitions: R.
         reference: what stands for g, ``gradient`` or ``mean update``.
+        halves: the same statistics from the first and from the second half of the repetitions, so
+            that what was fitted to one can be judged by the other; none if R is too small to halve.
     """
 
     statistics: Statistics
@@ -120,6 +126,7 @@ class Measured:
     boundaries: tuple[int, ...]
     repetitions: int
     reference: str
+    halves: tuple[Statistics, ...] = ()
 
     def to_json(self) -> str:
         """Everything, as :func:`load_statistics` reads it."""
@@ -166,19 +173,27 @@ def measured(
     if first_order and not normalised:
         raise HoflError("gradients can stand for mean updates under SGD only.")
     own, slopes = Products.of(updates), Products.of(gradients)
-    if normalised and not first_order:
-        *means, gradient = _vectors(_with_mean_gradient(updates, gradients))
-    else:
-        means = list(_vectors((slopes if first_order else own).gram))
-        gradient = np.mean(means, axis=0)
+
+    def statistics(samples: slice) -> Statistics:
+        mine, theirs = own.some(samples), slopes.some(samples)
+        if normalised and not first_order:
+            both = _with_mean_gradient(updates[:, samples], gradients[:, samples])
+            *means, gradient = _vectors(both)
+        else:
+            means = list(_vectors((theirs if first_order else mine).gram))
+            gradient = np.mean(means, axis=0)
+        return Statistics(np.array(means), mine.variances(), gradient, smoothness, step)
+
+    half = updates.shape[1] // 2
     return Measured(
-        statistics=Statistics(np.array(means), own.variances(), gradient, smoothness, step),
+        statistics=statistics(slice(None)),
         dispersion=own.estimate(dispersion),
         heterogeneity=slopes.estimate(dispersion),
         noise=slopes.variances(),
         boundaries=boundaries,
         repetitions=updates.shape[1],
         reference="gradient" if normalised else "mean update",
+        halves=(statistics(slice(half)), statistics(slice(half, None))) if half >= LEAST else (),
     )
 
 
@@ -197,6 +212,20 @@ def load_statistics(path: str) -> tuple[Statistics, tuple[int, ...]]:
         raise HoflError(
             f"{path!r} holds no statistics. Write them with hofl beta measure."
         ) from None
+
+
+def fitted_options(path: str, given: dict[str, Any], cohort: int) -> dict[str, Any]:
+    """Policy options ``given`` beside a file of statistics, which is water-filling's A and c."""
+    taken = [key for key in ("weight", "costs") if key in given]
+    if taken:
+        raise HoflError(f"statistics give weight and costs: leave {' and '.join(taken)} out.")
+    if given.get("policy", "water-filling") != "water-filling":
+        raise HoflError(
+            f"statistics are for policy 'water-filling', and the policy is {given['policy']!r}."
+        )
+    found, _ = load_statistics(path)
+    costs = tuple(found.costs(cohort).tolist())
+    return given | {"policy": "water-filling", "weight": found.weight, "costs": costs}
 
 
 def _with_mean_gradient(updates: np.ndarray, gradients: np.ndarray) -> np.ndarray:

@@ -62,7 +62,10 @@ def named_policy(policy: str, **options: Any) -> Policy:
     foreign = sorted(set(options) - set(kind.options))
     if foreign:
         takes = ", ".join(kind.options) or "no options"
-        raise HoflError(f"policy {policy!r} has no option {foreign[0]!r}: it takes {takes}.")
+        raise HoflError(
+            f"policy {policy!r} has no option {foreign[0]!r}: it takes {takes}. "
+            f"In a run, the change ~method.{foreign[0]} takes it out of the configuration."
+        )
     missing = [name for name in kind.needed if name not in options]
     if missing:
         raise HoflError(f"policy {policy!r} needs {missing[0]!r}.")

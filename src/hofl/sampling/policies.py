@@ -33,6 +33,7 @@ class Uniform:
         self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
     ) -> np.ndarray:
         """Everyone the same."""
+        scores = check_scores(scores)
         check_cohort(cohort, len(scores))
         return np.full(len(scores), 1.0 / len(scores))
 

@@ -123,12 +123,11 @@ def rungs(candidates: int, rounds: int) -> list[int]:
     [10, 20]
     """
     count = max(1, math.ceil(math.log2(candidates)))
-    first = rounds // 2 ** (count - 1)
-    if first < 1:
+    if rounds < 2 ** (count - 1):
         raise HoflError(
             f"{candidates} candidates need at least {2 ** (count - 1)} pilot rounds, got {rounds}."
         )
-    return [first * 2**k for k in range(count)]
+    return [rounds // 2**k for k in reversed(range(count))]
 
 
 def upper_t(t: float, freedom: float) -> float:

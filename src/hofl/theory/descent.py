@@ -78,6 +78,11 @@ def descent_bound(
             f"h = eta E must lie in (0, 1/L] = (0, {1 / smoothness:g}], got {effective_step:g}."
         )
     rounds = len(biases_squared)
+    if not rounds or len(variances) != rounds:
+        raise HoflError(
+            f"one bias and one variance per round: got {rounds} and {len(variances)}, of at least "
+            "one round."
+        )
     optimization = 2 * gap / (effective_step * rounds)
     noise = smoothness * effective_step * np.mean(variances)
     return float(optimization + np.mean(biases_squared) + noise)

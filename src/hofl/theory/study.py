@@ -147,7 +147,14 @@ class Study:
             "zeta2": list(self.zetas),
             "policies": [self.row(x) for x in self.points],
             "bounds": {
-                name: [curve.total.tolist() for curve in curves]
+                name: [
+                    {
+                        "optimization": curve.optimization.tolist(),
+                        "representation": curve.representation.tolist(),
+                        "total": curve.total.tolist(),
+                    }
+                    for curve in curves
+                ]
                 for name, curves in self.readings(self.points).items()
             },
             "best_beta": self.best(),
