@@ -36,6 +36,36 @@ def test_check_counts_the_texts_that_are_cut(tiny_folder: Path, tmp_path: Path) 
     assert "lose their end" in output
 
 
+def own_config(folder: Path, tiny_folder: Path, **custom: object) -> str:
+    """A configuration over ``train`` and ``test`` in a folder."""
+    common = {"template": "Message: {text}\nDepartment:", "cut": "text"}
+    config = quick(
+        tiny_folder, task={"name": "custom"}, fleet={"clients": 1, "cohort": 1, "boundaries": (1,)}
+    )
+    values = {**config.model_dump(exclude_none=True), "custom": {**common, **custom}}
+    (folder / "run.toml").write_text(tomli_w.dumps(values))
+    return str(folder / "run.toml")
+
+
+def test_check_counts_answers_that_cannot_be_generated(tiny_folder: Path, tmp_path: Path) -> None:
+    """Two of five answers have more than two words, which are tokens here; a blank line is none."""
+    answers = ["my parcel is late", "late", "parcel", "my parcel is", "is"]
+    file = tmp_path / "all.csv"
+    file.write_text("text,say\n" + "".join(f"parcel,{one}\n" for one in answers) + "\n")
+    custom = {"train": str(file), "test": str(file), "target_column": "say", "max_new_tokens": 2}
+    code, output = run_cli("check", own_config(tmp_path, tiny_folder, **custom))
+    assert code == 0, output
+    assert "4 answers are longer than may be generated" in output  # two in each set
+
+
+def test_the_time_of_held_out_examples_is_foretold(tiny_folder: Path) -> None:
+    """Without a test set nothing but held-out examples is evaluated."""
+    none = hofl.check(quick(tiny_folder, evaluation={"holdout": 0.0, "test": True}))
+    held = hofl.check(quick(tiny_folder, evaluation={"holdout": 0.5, "test": False}))
+    assert none.cost.evaluation_seconds > 0
+    assert held.cost.evaluation_seconds > 0
+
+
 @pytest.mark.parametrize(
     ("label", "message"),
     [
@@ -53,14 +83,9 @@ def test_check_refuses_bad_own_data_with_its_line(
     custom = {
         "train": str(tmp_path / "train.jsonl"),
         "test": str(tmp_path / "test.jsonl"),
-        "template": "Message: {text}\nDepartment:",
-        "cut": "text",
         "labels": {"yes": "delivery", "no": "billing"},
     }
-    config = quick(tiny_folder, task={"name": "custom"}, fleet={"clients": 1, "cohort": 1})
-    values = {**config.model_dump(exclude_none=True), "custom": custom}
-    (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
-    code, output = run_cli("check", str(tmp_path / "run.toml"))
+    code, output = run_cli("check", own_config(tmp_path, tiny_folder, **custom))
     assert code == 2
     assert message in output.replace("\n", " ")
     assert "Traceback" not in output
@@ -98,6 +123,7 @@ def test_predictions_in_squads_form_are_scored_without_a_model(
     assert scores["unanswered"] == 1
     path.write_text(json.dumps({"q9": "x"}))
     assert "answers 'q9', which 'squad' does not ask" in run_cli(*words)[1]
+    assert "give --task alone" in run_cli(*words, "--examples", "2")[1]
     path.write_text("[1]")
     assert "must hold one JSON object" in run_cli(*words)[1]
 

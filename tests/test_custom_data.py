@@ -106,6 +106,16 @@ def test_a_client_column_keeps_examples_with_their_client(suffix: str, tmp_path:
     assert [shard.tolist() for shard in shards] == [[0, 2], [1]]
 
 
+def test_a_missing_number_is_an_empty_cell_not_the_word_nan(tmp_path: Path) -> None:
+    rows = [{"q": 1.5, "kind": "b"}, {"q": float("nan"), "kind": "b"}]
+    path = write(tmp_path / "x.parquet", [{**row, "body": "y"} for row in rows])
+    options = {"template": "{q} {body}\nTopic:", "labels": {"b": "billing", "d": "delivery"}}
+    with pytest.raises(HoflError, match=r"x\.parquet row 2: field 'q' is empty"):
+        load(path, **options)
+    task = load(path, optional=("q",), **options)
+    assert [one.fields["q"] for one in task.train] == ["1.5", ""]
+
+
 def test_client_numbers_stay_what_they_are(tmp_path: Path) -> None:
     owners = [10, 2, 0, 1, 9, 3, 4, 5, 6, 7, 8]
     rows = [{**ROWS[0], "user": owner} for owner in owners]

@@ -93,6 +93,12 @@ def _lines(found: "Check") -> list[str]:
             f"{cut:,} texts are longer than task.max_length and lose their end; the place of the "
             "answer stays."
         )
+    short = sum(facts.answers_cut for facts in found.sets.values())
+    if short:
+        lines.append(
+            f"{short:,} answers are longer than may be generated and lose their end: a model can "
+            "never match them. Raise max_new_tokens where the task has it."
+        )
     return lines
 
 

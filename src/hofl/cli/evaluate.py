@@ -41,6 +41,10 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Score a model on a task's test set without training it."""
+    if predictions is not None and (model is not None or run is not None or examples):
+        raise HoflError(
+            "--predictions are scored on the whole test set without a model: give --task alone."
+        )
     config = _config(str(predictions) if predictions else model, task, run)
     changes: dict[str, dict[str, Any]] = {
         "task": {"prompt": prompt, "max_length": max_length},

@@ -84,7 +84,11 @@ class Text:
 
     def spans(self, example: Example) -> tuple[Span, ...]:
         """The target, cut to what would be generated."""
-        return (self.encoder.answer(f"{example.golds[0].strip()}\n")[: self.most],)
+        return (self.whole(example)[: self.most],)
+
+    def whole(self, example: Example) -> Span:
+        """The target as it is."""
+        return self.encoder.answer(f"{example.golds[0].strip()}\n")
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
         """Predict every token."""

@@ -1,6 +1,7 @@
 """Rows of JSON Lines, CSV and Parquet files, each with the place where it stands.
 
-Nothing is dropped: a line that cannot be read is an error that names the file and the line.
+Nothing but blank lines is dropped: a line that cannot be read is an error that names the file and
+the line.
 """
 
 import csv
@@ -106,6 +107,8 @@ def _lines(path: Path) -> Generator[str]:
 def _json_lines(path: Path) -> Generator[tuple[int, Row]]:
     with closing(_lines(path)) as lines:
         for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:  # also of absurd numbers and depths
@@ -128,7 +131,7 @@ def _csv(path: Path) -> Generator[tuple[int, Row]]:
                     f"{place(path, 1)}: the first line must name every column once, got "
                     f"{', '.join(map(repr, header))}."
                 )
-            for cells in reader:
+            for cells in filter(None, reader):
                 if len(cells) != len(header):
                     raise HoflError(
                         f"{place(path, reader.line_num)}: {len(cells)} values for {len(header)} "
@@ -151,7 +154,7 @@ def _parquet(path: Path) -> Generator[tuple[int, Row]]:
                 yield number, row
     except pyarrow.ArrowException as error:
         reason = str(error).splitlines()[0]
-        raise HoflError(f"cannot read {path} as Parquet: {reason}.") from None
+        raise HoflError(f"cannot read {path} as Parquet: {reason.rstrip('.')}.") from None
 
 
 READERS: dict[str, Reader] = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hofl.data.answers import Text
 from hofl.data.encoding import Encoded, EncodedSet
 from hofl.data.task import FreeText, LabelWords
 from hofl.evaluation.scores import Progress, evaluate
@@ -31,6 +32,7 @@ class SetFacts:
         mean_tokens: of what the model reads for one example.
         longest: tokens of the longest.
         cut: examples whose text lost its end.
+        answers_cut: examples whose written answer is longer than may be generated.
         labels: how often each label occurs, empty for written answers.
     """
 
@@ -38,6 +40,7 @@ class SetFacts:
     mean_tokens: float
     longest: int
     cut: int
+    answers_cut: int
     labels: tuple[int, ...]
 
 
@@ -92,22 +95,24 @@ def check(config: ExperimentConfig, progress: Encoding = lambda name, done, of: 
         sets=sets,
         rendered=tuple(rendered(experiment.train)),
         clients=tuple(experiment.client.sizes),
-        cost=estimate(experiment, sets["train"], sets.get("test")),
+        cost=estimate(experiment, sets["train"]),
     )
 
 
 def set_facts(examples: EncodedSet, progress: Progress | None = None) -> SetFacts:
     """Encode every example; the first that cannot be encoded is refused with its number."""
-    tokens, cut, labels = [], 0, []
+    tokens, cut, short, labels = [], 0, 0, []
     for number in range(len(examples)):
         one = examples.encoded(number)
         tokens.append(_read(one))
         cut += one.was_cut
+        if isinstance(examples.answers, Text):
+            short += len(examples.answers.whole(examples.examples[number])) > len(one.spans[0])
         labels.append(one.label)
         if progress is not None and (number % 256 == 0 or number == len(examples) - 1):
             progress(number + 1, len(examples))
     counts = np.bincount(labels).tolist() if min(labels) >= 0 else []
-    return SetFacts(len(tokens), float(np.mean(tokens)), max(tokens), cut, tuple(counts))
+    return SetFacts(len(tokens), float(np.mean(tokens)), max(tokens), cut, short, tuple(counts))
 
 
 def rendered(examples: EncodedSet) -> Iterator[tuple[str, str]]:
@@ -125,7 +130,7 @@ def rendered(examples: EncodedSet) -> Iterator[tuple[str, str]]:
         yield encoder.tokenizer.decode(one.prompt), right
 
 
-def estimate(experiment: Experiment, train: SetFacts, test: SetFacts | None) -> Estimate:
+def estimate(experiment: Experiment, train: SetFacts) -> Estimate:
     """Time one client's participation of a single step, then scale to the whole run."""
     config = experiment.config
     steps = experiment.method.local.local_steps
@@ -140,20 +145,28 @@ def estimate(experiment: Experiment, train: SetFacts, test: SetFacts | None) -> 
         tokens=round(participations * steps * config.task.batch_size * train.mean_tokens),
         step_seconds=step,
         train_seconds=participations * steps * step / config.engine.workers,
-        evaluation_seconds=0.0 if test is None else _evaluation_seconds(experiment, test),
+        evaluation_seconds=_evaluation_seconds(experiment),
     )
 
 
-def _evaluation_seconds(experiment: Experiment, test: SetFacts) -> float:
-    """Of all evaluations of the test set: the start, every so often, and the end."""
-    config = experiment.config.evaluation
-    some = _spread(len(experiment.test), 2 * config.batch_size)
-    model, size = experiment.model.split, config.batch_size
-    per_example = _seconds(lambda: evaluate(model, experiment.test, size, some)) / len(some)
-    rounds = experiment.config.rounds
+def _evaluation_seconds(experiment: Experiment) -> float:
+    """Of all evaluations, of the test set and of held-out examples: start, every so often, end."""
+    config, rounds = experiment.config.evaluation, experiment.config.rounds
     before_end = 1 + (rounds - 1) // config.every if config.every else 1
-    curve = test.examples if experiment.curve is None else len(experiment.curve)
-    return per_example * (before_end * curve + test.examples)
+    held, tested = sum(map(len, experiment.held_out)), len(experiment.test)
+    curve = tested if experiment.curve is None else len(experiment.curve)
+    work = [
+        (experiment.test, before_end * curve + tested),
+        (experiment.train, (before_end + 1) * held),
+    ]
+    total = 0.0
+    for examples, count in work:
+        if count:
+            some = _spread(len(examples), 2 * config.batch_size)
+            model, size = experiment.model.split, config.batch_size
+            seconds = _seconds(partial(evaluate, model, examples, size, some))
+            total += count * seconds / len(some)
+    return total
 
 
 def _spread(size: int, count: int) -> Sequence[int]:

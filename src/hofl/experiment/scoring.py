@@ -47,6 +47,8 @@ def score_predictions(config: ExperimentConfig, path: Path) -> dict[str, Any]:
         raise HoflError(f"task {task.name!r} has no written answers: a file is of no use.")
     given = _predictions(path)
     asked = {example.fields.get("id", str(n)): example for n, example in enumerate(task.test)}
+    if len(asked) < len(task.test):
+        raise HoflError(f"task {task.name!r} has two questions of one id: answers cannot be told.")
     unknown = sorted(set(given) - set(asked))
     if unknown:
         raise HoflError(f"{path} answers {unknown[0]!r}, which {task.name!r} does not ask.")

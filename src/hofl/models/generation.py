@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from hofl.errors import HoflError
 from hofl.models.split import SplitModel
 
 
@@ -67,4 +68,6 @@ def stop_tokens(tokenizer: Any) -> tuple[int, ...]:
     pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     newlines = [token for token, piece in enumerate(pieces) if "\n" in piece]
     ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    if not ends and not newlines:
+        raise HoflError("the tokenizer has neither an end-of-text token nor a newline.")
     return tuple(dict.fromkeys([*ends, *newlines]))

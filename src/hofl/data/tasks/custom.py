@@ -163,7 +163,7 @@ def _rows(paths: Sequence[Path], columns: Columns, split: str) -> Iterator[tuple
 def _cell(row: Row, name: str, *, empty: bool = False) -> str:
     """A cell as text; numbers and truth values are written as JSON writes them."""
     value: Any = required(row, name)
-    if value is None:
+    if value is None or value != value:  # Parquet's empty cells: null, or not a number
         value = ""
     elif isinstance(value, bool):
         value = "true" if value else "false"
