@@ -4,7 +4,9 @@ When all blocks are alike, each phase of a step (the bottom's pass, the top's, t
 peak that is affine in the boundary, so the peak of the step is a maximum of affine functions:
 convex. A convex function that meets a straight line at three points lies on it between them. So the
 two outer lines are followed to where they cross; if the costs there lie on them, no other can lie
-above. Otherwise the search goes on in both halves.
+above. Otherwise the search goes on in both parts. Outer lines that do not cross between their ends
+belong to no convex function (a top of one or two blocks can be cheaper than its line): then the
+middle divides, so that the search ends after a logarithm of steps.
 """
 
 from collections.abc import Callable
@@ -59,7 +61,8 @@ def _follow(
     if left != right:
         fall = at(low).peak_bytes - at(high).peak_bytes
         crossing = low + (fall + right * (high - low)) / (right - left)
-        middle = int(min(max(crossing, low + 1), high - 2))
+        if low < crossing < high:
+            middle = int(min(max(crossing, low + 1), high - 2))
     for start, stop, inner in ((low, middle, low + 1), (middle + 1, high, high - 1)):
         if _on_line(at(start), at(inner), at(stop)):
             fill(start, stop)
