@@ -166,7 +166,7 @@ def test_quantised_blocks_are_predicted(form: str) -> None:
 
 def deep(kind: Any, **options: Any) -> Any:
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-    shape |= {"num_hidden_layers": 8, "num_key_value_heads": 2, "vocab_size": 97}
+    shape |= {"num_hidden_layers": 12, "num_key_value_heads": 2, "vocab_size": 97}
     return kind(**{**shape, **options})
 
 
@@ -178,7 +178,7 @@ def test_costs_filled_in_between_are_those_of_tracing_every_boundary() -> None:
     for execution in (PLAIN, Execution(checkpoint=1)):
         costs = all_boundaries(model, work, execution)
         assert [cost.boundary for cost in costs] == list(range(model.num_blocks + 1))
-        for cost in costs[3:6]:
+        for cost in costs[1:-1]:
             exact = trace(model, work, cost.boundary, execution)
             assert cost.peak_bytes == pytest.approx(exact.peak_bytes, rel=2e-6)
             assert cost.relative_compute == pytest.approx(exact.relative_compute)
