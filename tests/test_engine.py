@@ -235,6 +235,7 @@ class Echo:
                 client=plan.client,
                 boundary=plan.boundary,
                 layout=plan.layout,
+                plan=plan.digest(),
                 scalars=torch.zeros(plan.scalars_shape(self._layout)),
                 difference=torch.zeros(self._layout.size - plan.dense_start(self._layout)),
                 metrics=ClientMetrics(loss=1.0, examples=1),

@@ -34,13 +34,21 @@ OTHER_RULE = LocalRule(
 )
 UPLOAD = Upload(
     **PLACE,
+    plan="cd" * 32,
     scalars=torch.tensor([[0.1, -0.0], [3e38, 1e-45]]),
     difference=torch.tensor([1 / 3, -2.5, 1e-40]),
     metrics=ClientMetrics(**METRICS),
     bottom_hash="ab" * 32,
 )
 # The same written by hand, for messages that no code of ours would write.
-HEADER = {"kind": "upload", "schema": 1, **PLACE, "bottom_hash": "", "metrics": METRICS}
+HEADER = {
+    "kind": "upload",
+    "schema": 1,
+    **PLACE,
+    "plan": "cd" * 32,
+    "bottom_hash": "",
+    "metrics": METRICS,
+}
 TENSORS = {"scalars": [2, 1], "difference": [3]}
 
 

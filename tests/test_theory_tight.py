@@ -89,6 +89,7 @@ def upload_of(plan: RoundPlan, fleet: Fleet) -> Upload:
         client=client,
         boundary=plan.boundary,
         layout=plan.layout,
+        plan=plan.digest(),
         scalars=torch.tensor(scalars, dtype=torch.float32).reshape(fleet.local_steps, -1),
         difference=here[cut:] - plan.w[cut:],
         metrics=ClientMetrics(0.0, 1),

@@ -60,6 +60,7 @@ def client_update(
         client=plan.client,
         boundary=b,
         layout=plan.layout,
+        plan=plan.digest(),
         scalars=torch.stack(scalars),  # [E, q]
         difference=(model.w[dense] - w_0[dense]).cpu(),  # [d_FO], Eq. (8)
         metrics=ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise),

@@ -20,6 +20,10 @@ from hofl.layout import Layout
 from hofl.optim import Optimizer, optimizer_from, optimizer_spec
 
 SCHEMA = 1
+LARGEST = 1e300
+"""Metrics beyond this are refused."""
+HEADER_BYTES = 4096
+"""The most that a message may spend on anything but its vectors, its length field included."""
 # What readers raise on hostile bytes; RuntimeError covers overflowing shapes and deep nesting.
 _UNREADABLE = (
     safetensors.SafetensorError,
@@ -99,12 +103,26 @@ class RoundPlan:
         """The upload's difference covers ``w[dense_start:]``: the top, or all after recompute."""
         return 0 if self.rule.bottom == "recompute" else layout.cut(self.boundary)
 
+    def max_upload_bytes(self, layout: Layout) -> int:
+        """No answer to this plan is longer: its vectors in full, and a header."""
+        numbers = self.rule.local_steps * self.rule.q + layout.size - self.dense_start(layout)
+        return 4 * numbers + HEADER_BYTES
+
+    def digest(self) -> str:
+        """SHA-256 of everything the plan says, w_t included: what an upload answers."""
+        found = hashlib.sha256(json.dumps(self._header()).encode())
+        found.update(self.w.detach().cpu().contiguous().numpy())
+        return found.hexdigest()
+
     def to_bytes(self) -> bytes:
         """Serialise."""
+        return _pack("plan", self._header(), {"w": self.w})
+
+    def _header(self) -> dict[str, Any]:
         header = {k: v for k, v in vars(self).items() if k not in ("w", "rule")}
         rule = {k: v for k, v in vars(self.rule).items() if k != "optimizer"}
         rule["optimizer"] = optimizer_spec(self.rule.optimizer)
-        return _pack("plan", {**header, "rule": rule}, {"w": self.w})
+        return {**header, "rule": rule}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -142,6 +160,7 @@ class Upload:
 
     Args:
         run, round, client, boundary, layout: copied from the plan; checked on arrival.
+        plan: the plan's digest.
         scalars: s, float32 [E, q].
         difference: w_E - w_0 of the densely sent segment, float32 [d_FO].
         metrics: loss and measurements.
@@ -153,6 +172,7 @@ class Upload:
     client: int
     boundary: int
     layout: str
+    plan: str
     scalars: Tensor = field(repr=False)
     difference: Tensor = field(repr=False)
     metrics: ClientMetrics
@@ -178,7 +198,26 @@ class Upload:
             raise UploadRefused(f"malformed upload: {_printable(error)}") from None
         if tensors:
             raise UploadRefused(f"malformed upload: unknown vector {_printable(min(tensors))}")
+        _check_types(upload)
         return upload
+
+
+def _check_types(upload: Upload) -> None:
+    """JSON can hold anything; what was decoded is what the signature says, or is refused."""
+    for kind, word, names in (
+        (str, "text", ("run", "layout", "plan", "bottom_hash")),
+        (int, "an integer", ("round", "client", "boundary")),
+    ):
+        for name in names:
+            value = getattr(upload, name)
+            if type(value) is not kind:  # True is no integer here
+                raise UploadRefused(f"{name} is {_printable(repr(value))}, not {word}")
+    for name, value in vars(upload.metrics).items():
+        # Comparing settles NaN, too, and integers too big for a float.
+        if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
+            raise UploadRefused(f"{name} is {_printable(repr(value)):.40}, not a finite number")
+        if name != "loss" and value < 0:
+            raise UploadRefused(f"{name} is {value!r:.40}, which is negative")
 
 
 def _pack(kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
@@ -187,9 +226,11 @@ def _pack(kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> byte
 
 
 def _unpack(kind: str, data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    length = int.from_bytes(data[:8], "little")
+    if 8 + length > HEADER_BYTES:
+        raise UploadRefused(f"not a hofl message: a header of {length} bytes")
     try:
         tensors = load(data)
-        length = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
         found = header.pop("kind"), header.pop("schema")
     except _UNREADABLE as error:

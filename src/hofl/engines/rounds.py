@@ -19,7 +19,7 @@ from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
 from hofl.sampling.audit import audit
 from hofl.server.aggregate import AGGREGATIONS
-from hofl.server.checks import check_upload
+from hofl.server.checks import check_size, check_upload
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,7 @@ def rebuilt_updates(
             if isinstance(answer, Failure):
                 raise UploadRefused(answer.reason)
             tally.uplink_bytes += len(answer)
+            check_size(answer, plan, experiment.layout)
             upload = Upload.from_bytes(answer)
             check_upload(upload, plan, experiment.layout, experiment.limits)
             delta = reconstruct(plan, upload, experiment.layout)

@@ -1,6 +1,7 @@
 """Every upload is checked on arrival; a bad one is refused and never touches the model."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +9,7 @@ from torch import Tensor
 
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
-from hofl.messages import RoundPlan, Upload
-
-LARGEST = 1e300
-"""Metrics beyond this are refused; comparing also settles NaN and integers too big for a float."""
+from hofl.messages import LARGEST, RoundPlan, Upload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +25,33 @@ class UploadLimits:
     max_scalar: float = math.inf
 
 
+def check_size(answer: bytes, plan: RoundPlan, layout: Layout) -> None:
+    """Refuse what no answer to this plan can be, before a byte of it is read."""
+    most = plan.max_upload_bytes(layout)
+    if len(answer) > most:
+        raise UploadRefused(f"{len(answer)} bytes, and this plan is answered in at most {most}")
+
+
+def check_sender(sender: str, plan: RoundPlan, devices: Mapping[int, str]) -> None:
+    """Refuse an answer that another device delivers than the one the plan was made for.
+
+    Args:
+        sender: identity by which the network authenticated whoever delivered the answer.
+        plan: what was asked.
+        devices: identity of the device behind each client.
+    """
+    if not sender or devices.get(plan.client) != sender:
+        raise UploadRefused(f"delivered by device {sender!r:.80}, not by client {plan.client}'s")
+
+
 def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: UploadLimits) -> None:
     """Raise :class:`UploadRefused` unless the upload answers this plan with usable numbers."""
     for name in ("run", "round", "client", "boundary", "layout"):
         got, expected = getattr(upload, name), getattr(plan, name)
         if type(got) is not type(expected) or got != expected:
             raise UploadRefused(f"{name} is {got!r}, expected {expected!r}")
+    if upload.plan != plan.digest():
+        raise UploadRefused("it answers another plan than the one that was sent")
     _check_tensor("scalars", upload.scalars, plan.scalars_shape(layout))
     _check_tensor("difference", upload.difference, (layout.size - plan.dense_start(layout),))
     for name, value in vars(upload.metrics).items():
