@@ -18,7 +18,7 @@ from hofl.layout import Layout
 from hofl.local.step import hybrid_gradients
 from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
-from hofl.server.aggregate import BlockWeights, RunningMean
+from hofl.server.aggregate import Aggregation
 
 if TYPE_CHECKING:  # the server side never imports the model
     from hofl.local.bottom import BottomRule
@@ -104,10 +104,9 @@ def replay(plan: RoundPlan, scalars: Tensor, layout: Layout) -> Tensor:
 
 
 def server_round(
-    w: Tensor, updates: Iterable[tuple[RoundPlan, Tensor]], layout: Layout, weights: BlockWeights
+    w: Tensor, updates: Iterable[tuple[RoundPlan, Tensor]], total: Aggregation
 ) -> Tensor:
-    """w_{t+1} = w_t + mean of the rebuilt updates, Eq. (10), one update in memory at a time."""
-    total = RunningMean(layout, weights)
+    """w_{t+1} = w_t + the rebuilt updates' mean, Eq. (10), or what another rule makes of them."""
     for plan, delta in updates:
         total.add(delta, plan)
-    return (w.double() + total.mean()).float()
+    return (w.double() + total.result()).float()

@@ -176,8 +176,8 @@ def one_round(
     plans = [experiment.plan(t, i, state.w) for i in tally.cohort if i not in tally.dropped]
     answers = engine.gather(tally.sent(plan.to_bytes()) for plan in plans)
     updates = rebuilt_updates(experiment, plans, answers, tally, observe)
-    weights = AGGREGATIONS[experiment.method.aggregation]
-    w = server_round(state.w, updates, experiment.layout, weights)
+    total = AGGREGATIONS[experiment.method.aggregation](experiment.layout)
+    w = server_round(state.w, updates, total)
     if tally.refused and not tally.answered:
         client, reason = next(iter(tally.refused.items()))
         raise HoflError(
