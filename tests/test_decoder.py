@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hofl.errors import UploadRefused
 from hofl.messages import HEADER_BYTES, ClientMetrics, Upload
+from hofl.packing import Packed
 
 UPLOAD = Upload(
     run="demo-7",
@@ -53,13 +54,15 @@ def decoded(data: bytes) -> Upload | None:
     return upload
 
 
-def assert_typed(upload: Upload, sent: int) -> None:
+def assert_typed(upload: Upload, length: int) -> None:
     assert all(type(v) is str for v in (upload.run, upload.layout, upload.plan, upload.bottom_hash))
     assert all(type(v) is int for v in (upload.round, upload.client, upload.boundary))
     assert all(type(v) in (int, float) for v in vars(upload.metrics).values())
-    tensors = (upload.scalars, upload.difference)
+    sent = upload.difference
+    parts = (sent.codes, sent.scales) if isinstance(sent, Packed) else (sent,)
+    tensors = (upload.scalars, *parts)
     assert all(isinstance(tensor, torch.Tensor) for tensor in tensors)
-    assert sum(tensor.nbytes for tensor in tensors) <= sent
+    assert sum(tensor.nbytes for tensor in tensors) <= length
 
 
 def wire(head: object, vectors: bytes) -> bytes:
@@ -142,7 +145,11 @@ claims = st.fixed_dictionaries(
 
 
 @thorough
-@given(st.dictionaries(st.sampled_from(["scalars", "difference", "more"]), claims, max_size=3))
+@given(
+    st.dictionaries(
+        st.sampled_from(["scalars", "difference", "codes", "scales"]), claims, max_size=3
+    )
+)
 def test_any_claim_about_the_vectors(entries: dict) -> None:
     decoded(wire({"__metadata__": HEAD["__metadata__"], **entries}, VECTORS))
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +25,7 @@ from hofl.engines.rounds import Failure, one_round
 from hofl.experiment.build import Experiment, build
 from hofl.experiment.runs import ServerState
 from hofl.messages import HEADER_BYTES, RoundPlan, Upload
+from hofl.packing import pack
 from runs import quick
 
 VICTIM = 1  # place in the cohort
@@ -170,6 +172,13 @@ def for_other_w(scene: Scene) -> bytes:
     return scene.answer(replace(scene.plan, w=scene.plan.w + 0.01))
 
 
+def raised(scene: Scene) -> bytes:
+    layout, boundary = scene.experiment.layout, scene.plan.boundary + 1
+    more = layout.cut(boundary) - layout.cut(scene.plan.boundary)
+    cut = scene.upload.difference[more:]
+    return replace(scene.upload, boundary=boundary, difference=cut).to_bytes()
+
+
 def with_digest(scene: Scene, data: bytes) -> bytes:
     """An honest answer to a forged plan, relabelled as the answer to the real one."""
     mine = {
@@ -243,6 +252,11 @@ KINDS: dict[str, tuple[Tamper, str]] = {
     "a client in text": fields("client is '2', not an integer", client="2"),
     "another boundary": fields("boundary is 0, expected", boundary=0),
     "a boundary beyond the model": fields("boundary is 99, expected", boundary=99),
+    "a raised boundary with the old vectors": (
+        lambda scene: replace(scene.upload, boundary=scene.plan.boundary + 1).to_bytes(),
+        "difference has shape",
+    ),
+    "a raised boundary with cut vectors": (raised, "it answers another plan"),
     "a boundary in a list": fields(r"boundary is \[1\], not an integer", boundary=[1]),
     "another layout": fields("layout is '0+', expected", layout="0" * 16),
     "another plan": fields("it answers another plan", plan="0" * 64),
@@ -300,6 +314,11 @@ KINDS: dict[str, tuple[Tamper, str]] = {
     "a large difference": vectors("difference", filled(101.0), "norm of the difference is 101"),
     "a difference whose square overflows": vectors(
         "difference", filled(3e38), r"norm of the difference is 3e\+38"
+    ),
+    "fewer bits than asked for": vectors(
+        "difference",
+        lambda d: pack(d, 8, np.random.default_rng(0)),
+        "difference is not sent in 32 bits per value",
     ),
     # What is reported beside them.
     "a loss that is no number": metrics("loss is nan, not a finite number", loss=torch.nan),

@@ -7,7 +7,22 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hofl.cli import beta, check, data, demo, evaluate, methods, models, run, sample, theory
+from hofl.cli import (
+    beta,
+    check,
+    curve,
+    data,
+    demo,
+    evaluate,
+    memory,
+    methods,
+    models,
+    plan,
+    profile,
+    run,
+    sample,
+    theory,
+)
 from hofl.errors import HoflError
 
 app = typer.Typer(
@@ -21,7 +36,11 @@ app = typer.Typer(
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
+app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
+app.command("memory", epilog=memory.EXAMPLE)(memory.memory)
 app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("curve", epilog=curve.EXAMPLE)(curve.curve)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("data", epilog=data.EXAMPLE)(data.data)
 app.command("sample", epilog=sample.EXAMPLE)(sample.sample)

@@ -1,5 +1,6 @@
 """``hofl beta measure``: what a fleet's updates look like before training, and what follows."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,9 @@ def measure(
     floor: Annotated[
         float, typer.Option(help="epsilon: water-filling and the QP leave everyone epsilon / N.")
     ] = 0.1,
+    means: Annotated[
+        str, typer.Option(help="a_i from: updates, or (less noisy, SGD only) gradients.")
+    ] = "updates",
     smoothness: Annotated[
         float | None, typer.Option(help="L; measured by power iteration when not given.")
     ] = None,
@@ -46,26 +50,39 @@ def measure(
     """
     from hofl.choosing.comparison import compared, save
     from hofl.choosing.probe import probe
-    from hofl.experiment.build import build
+    from hofl.engines.launch import prepared, readable_errors
     from hofl.sampling.checks import check_floor
+    from hofl.sampling.measured import LEAST
 
     console = Console()
     check_floor(floor)
+    if means not in ("updates", "gradients"):
+        raise HoflError(f"--means is updates or gradients, got {means!r}.")
+    if repetitions < LEAST:
+        raise HoflError(f"repetitions must be at least {LEAST}, got {repetitions}.")
+    if smoothness is not None and not 0 <= smoothness < math.inf:
+        raise HoflError(f"smoothness must be finite, not negative; got {smoothness}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise HoflError(f"{out} exists and is not empty. Choose another --out.")
-    experiment = build(hofl.read_config(config, changes))
+    experiment = prepared(hofl.read_config(config, changes))
+    with readable_errors(out):
+        out.mkdir(parents=True, exist_ok=True)  # told now, not after the probing
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("probing", total=None)
         found = probe(
             experiment,
             repetitions,
             smoothness,
+            means == "gradients",
             lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    save(found, experiment.config, floor, out)
+    with readable_errors(out):
+        save(found, experiment.config, floor, out)
     rows, note = compared(found, experiment, floor)
     console.print(_moments(found))
     _say(console, f"H_a = {_shown(found.dispersion)}, zeta^2 = {_shown(found.heterogeneity)}")
+    if means == "updates" and found.dispersion.value < 2 * found.dispersion.error:
+        _say(console, "H_a is lost in noise: add --repetitions, or try --means gradients")
     s = found.statistics
     _say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {found.reference}")
     console.print(_policies(rows, found, experiment.config.fleet.cohort))
@@ -89,7 +106,8 @@ def _moments(found: "Measured") -> Table:
 def _policies(rows: "list[Row]", found: "Measured", cohort: int) -> Table:
     tiers = np.array(found.boundaries)
     kinds = np.unique(tiers).tolist()
-    table = _table("policy", *(f"seats of tier {kind}" for kind in kinds), "J(p)", "relaxed")
+    table = _table("policy", *(f"tier {kind}" for kind in kinds), "J(p)", "relaxed")
+    table.title = "seats per round, and the program's value"
     for row in rows:
         seats = (f"{cohort * row.p[tiers == kind].sum():.3g}" for kind in kinds)
         table.add_row(row.name, *seats, f"{row.objective:.5g}", f"{row.relaxed:.5g}")
@@ -100,6 +118,7 @@ def _table(*columns: str) -> Table:
     table = Table()
     for column in columns:
         table.add_column(column, justify="right")
+    table.columns[0].no_wrap = True
     return table
 
 

@@ -51,6 +51,10 @@ class RunDisplay:
                 self._bar, total=facts["rounds"], completed=facts["round"], note="started"
             )
             self._say(f"{self._title}: start, {_score(first)}")
+        elif event == "plan":
+            for budget, chosen in facts["chosen"].items():
+                peak, cut = size(chosen["peak_bytes"]), chosen["boundary"]
+                self._print(f"planned for {budget}: boundary {cut}, peak {peak}")
         elif event == "client":
             self._seen += 1
             self._progress.update(self._bar, note=f"client {self._seen}/{facts['of']}")

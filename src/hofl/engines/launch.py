@@ -47,22 +47,25 @@ def run(
     config: ExperimentConfig, out: str | Path, observe: Observer = lambda event, facts: None
 ) -> Result:
     """Run an experiment into a new folder."""
-    with _readable_errors(Path(out)):
+    with readable_errors(Path(out)):
         check_new(Path(out), "hofl run")
-        experiment = _prepared(config)
+        experiment = prepared(config)
         # Nothing is written before everything has been built and checked.
         directory = RunDirectory.create(Path(out), experiment.config)
+        if experiment.memory_plan:
+            directory.write_plan(experiment.memory_plan)
+            observe("plan", experiment.memory_plan)
         return _train(experiment, directory, observe)
 
 
 def resume(path: str | Path, observe: Observer = lambda event, facts: None) -> Result:
     """Go on after the latest checkpoint; a finished run is returned as it is."""
-    with _readable_errors(Path(path)):
+    with readable_errors(Path(path)):
         directory = RunDirectory.open(Path(path))
         finished = directory.summary()
         if finished is not None:
             return Result(directory.path, finished)
-        return _train(_prepared(directory.config()), directory, observe)
+        return _train(prepared(directory.config()), directory, observe)
 
 
 def advance(
@@ -76,22 +79,23 @@ def advance(
     Left runs are ordinary ones: ``resume`` takes them to their last round, to the same bits as if
     they had never stopped.
     """
-    with _readable_errors(path):
+    with readable_errors(path):
         if (path / "config.toml").is_file():
             directory = RunDirectory.open(path)
             rows = directory.metrics()
             if rows and rows[-1]["round"] >= last:
                 return rows[: last + 1]
-            experiment = _prepared(directory.config())
+            experiment = prepared(directory.config())
         else:
-            experiment = _prepared(config)
+            experiment = prepared(config)
             directory = RunDirectory.create(path, experiment.config)
         with _engine(experiment, directory) as engine:
             train_until(experiment, engine, directory, observe, last)
         return directory.metrics()
 
 
-def _prepared(config: ExperimentConfig) -> Experiment:
+def prepared(config: ExperimentConfig) -> Experiment:
+    """What a configuration names, in a process set up as the configuration says."""
     tune_allocator()
     use_threads(config.engine.threads, config.engine.workers)
     return build(config)
@@ -118,7 +122,7 @@ def _engine(experiment: Experiment, directory: RunDirectory) -> Iterator[Engine]
 
 
 @contextmanager
-def _readable_errors(path: Path) -> Iterator[None]:
+def readable_errors(path: Path) -> Iterator[None]:
     """What the file system refuses is told in one line."""
     try:
         yield

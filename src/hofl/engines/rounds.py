@@ -19,7 +19,7 @@ from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
 from hofl.sampling.audit import audit
 from hofl.server.aggregate import AGGREGATIONS
-from hofl.server.checks import check_size, check_upload
+from hofl.server.checks import check_size, check_upload, plan_as_answered
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class RoundTally:
     answered: list[int] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
+    raised: dict[str, int] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     uplink_bytes: int = 0
     downlink_bytes: int = 0
@@ -107,6 +108,7 @@ class RoundTally:
             "answered": self.answered,
             "refused": self.refused,
             "dropped": self.dropped,
+            "raised": self.raised,
             "train_loss": sum(self.losses) / len(self.losses) if self.losses else None,
             "uplink_bytes": self.uplink_bytes,
             "downlink_bytes": self.downlink_bytes,
@@ -203,13 +205,16 @@ def rebuilt_updates(
             tally.uplink_bytes += len(answer)
             check_size(answer, plan, experiment.layout)
             upload = Upload.from_bytes(answer)
-            check_upload(upload, plan, experiment.layout, experiment.limits)
-            delta = reconstruct(plan, upload, experiment.layout)
+            carried_out = plan_as_answered(plan, upload, experiment.layout)
+            check_upload(upload, carried_out, experiment.layout, experiment.limits)
+            delta = reconstruct(carried_out, upload, experiment.layout)
         except UploadRefused as refusal:
             tally.refused[str(plan.client)] = str(refusal)
         else:
             tally.take(upload)
-            yield plan, delta
+            if carried_out is not plan:
+                tally.raised[str(plan.client)] = upload.boundary
+            yield carried_out, delta
 
 
 def timed_evaluation(
@@ -227,7 +232,12 @@ def timed_evaluation(
     size = config.evaluation.batch_size
     if experiment.held_out:
         held_out = evaluate_clients(
-            model, experiment.train, experiment.held_out, experiment.boundaries, size, progress
+            model,
+            experiment.train,
+            experiment.held_out,
+            experiment.boundaries(state.round),
+            size,
+            progress,
         )
         scores = {**held_out.means(), "clients": held_out.summary()}
     if config.evaluation.test:

@@ -14,10 +14,10 @@ from hofl.client import LocalClient
 from hofl.data.encoding import EncodedSet, encode
 from hofl.data.task import Example, Task
 from hofl.errors import HoflError
-from hofl.experiment.config import ExperimentConfig, MethodConfig
+from hofl.experiment.config import ExperimentConfig, FleetConfig, MethodConfig
+from hofl.experiment.fleet import build_fleet
 from hofl.experiment.tasks import curve_examples, fleet_seed, resolved_task, shards_of
 from hofl.layout import Layout
-from hofl.local.execution import Execution
 from hofl.local.rules import check_rule
 from hofl.messages import RoundPlan
 from hofl.methods import Method, method, options_of
@@ -25,10 +25,10 @@ from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.families import family_of
 from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
+from hofl.planning.fleet import FleetPlan
 from hofl.randomness import Purpose, generator
 from hofl.sampling.measured import load_statistics
 from hofl.sampling.policies import draw_cohort
-from hofl.sampling.tiers import deal_tiers
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import UploadLimits
 
@@ -42,8 +42,8 @@ class Experiment:
         method: the federated method.
         model: the loaded model (one backbone for all clients).
         start: w_0, [d].
-        boundaries: b_i of each client under this method, [N].
-        scores: d_ZO / q of each client, [N].
+        fleet: the devices of every round.
+        memory_plan: how their boundaries were chosen, as plain values; empty when they were given.
         train: all encoded training examples, held-out ones included.
         held_out: which of them each client keeps out of its training, [N]; empty without any.
         test: encoded test set; empty when it is not evaluated.
@@ -57,8 +57,8 @@ class Experiment:
     method: Method
     model: LoadedModel
     start: Tensor
-    boundaries: tuple[int, ...]
-    scores: np.ndarray
+    fleet: FleetPlan
+    memory_plan: dict[str, Any]
     train: EncodedSet
     held_out: tuple[np.ndarray, ...]
     test: EncodedSet
@@ -78,11 +78,29 @@ class Experiment:
         digest = hashlib.sha256(self.config.model_dump_json().encode()).hexdigest()
         return f"{self.config.name}-{digest[:12]}"
 
+    def boundaries(self, round_number: int = 0) -> tuple[int, ...]:
+        """b_i of each client under this method in round t, [N]."""
+        epoch = self.fleet.epoch(round_number)
+        if epoch not in self._boundaries:
+            own = [device.boundary for device in self.fleet.at(round_number)]
+            blocks = self.layout.num_blocks
+            self._boundaries[epoch] = tuple(self.method.boundary(b, own, blocks) for b in own)
+        return self._boundaries[epoch]
+
+    @cached_property
+    def _boundaries(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
+    def scores(self, round_number: int = 0) -> np.ndarray:
+        """d_ZO / q of each client in round t, [N]."""
+        dimensions = [self.layout.cut(b) for b in self.boundaries(round_number)]
+        return np.array(dimensions, dtype=np.float64) / max(self.method.local.q, 1)
+
     def marginals(self, round_number: int) -> np.ndarray:
         """Shares p of round t, [N]."""
-        config = self.config
+        config, scores = self.config, self.scores(round_number)
         return self.method.policy.marginals(
-            self.scores, config.fleet.cohort, fleet_seed(config), round_number, config.rounds
+            scores, config.fleet.cohort, fleet_seed(config), round_number, config.rounds
         )
 
     def cohort(self, round_number: int) -> list[int]:
@@ -96,7 +114,7 @@ class Experiment:
             run=self.run,
             round=round_number,
             client=client,
-            boundary=self.boundaries[client],
+            boundary=self.boundaries(round_number)[client],
             seed=self.config.seed,
             layout=self.layout.digest,
             rule=self.method.local,
@@ -127,20 +145,18 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         storage_dtype=config.model.storage_dtype,
         compute_dtype=config.model.compute_dtype,
         device=device or config.engine.device,
+        stream=config.engine.stream_bottom,
     )
-    layout = model.split.layout
-    own = device_boundaries(config, layout.num_blocks)
-    boundaries = tuple(chosen.boundary(b, own, layout.num_blocks) for b in own)
-    dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
     train = encoded(config, task, task.train, model)
-    resolved = _resolved(config, chosen, model, own)
+    fleet = build_fleet(config, chosen, model.split, train, adapter_of(config))
+    resolved = _resolved(config, chosen, model, fleet.config)
     experiment = Experiment(
         config=resolved,
         method=chosen,
         model=model,
         start=model.split.w.cpu().clone(),
-        boundaries=boundaries,
-        scores=dimensions / max(chosen.local.q, 1),
+        fleet=fleet.plan,
+        memory_plan=fleet.facts,
         train=train,
         held_out=tuple(held_out),
         test=encoded(config, task, task.test if config.evaluation.test else (), model),
@@ -150,17 +166,19 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
             train,
             shards,
             config.task.batch_size,
-            Execution(micro_batch=config.engine.micro_batch),
+            lambda plan: fleet.plan.at(plan.round)[plan.client].execution,
         ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
         note=task.note,
     )
+    if config.method.statistics is not None:
+        _check_measured_fleet(config.method.statistics, experiment.boundaries())
     experiment.marginals(0)  # a policy that cannot serve this fleet says so now
     return experiment
 
 
 def _resolved(
-    config: ExperimentConfig, chosen: Method, model: LoadedModel, own: tuple[int, ...]
+    config: ExperimentConfig, chosen: Method, model: LoadedModel, fleet: FleetConfig
 ) -> ExperimentConfig:
     """The configuration with every default settled, so that a resume elsewhere means the same."""
     split, name = model.split, config.model.name
@@ -176,10 +194,10 @@ def _resolved(
             config.adapter,
             {"targets": config.adapter.targets or family_of(split.config).lora_targets},
         ),
-        "fleet": (config.fleet, {"boundaries": own}),
         "engine": (config.engine, {"threads": torch.get_num_threads()}),
     }
     update = {key: old.model_copy(update=new) for key, (old, new) in sections.items()}
+    update["fleet"] = fleet
     update["method"] = MethodConfig(name=config.method.name, **options_of(chosen))
     return config.model_copy(update=update)
 
@@ -191,7 +209,7 @@ def build_method(config: ExperimentConfig) -> Method:
     if fields.statistics is not None:
         if fields.weight is not None or fields.costs is not None:
             raise HoflError("method.statistics gives weight and costs: leave these out.")
-        statistics = load_statistics(fields.statistics)
+        statistics, _ = load_statistics(fields.statistics)
         costs = tuple(statistics.costs(config.fleet.cohort).tolist())
         options |= {"policy": "water-filling", "weight": statistics.weight, "costs": costs}
     chosen = method(config.method.name, **options)
@@ -203,11 +221,17 @@ def build_method(config: ExperimentConfig) -> Method:
     return chosen
 
 
-def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, ...]:
-    """Each client's own boundary."""
-    fleet = config.fleet
-    seed = fleet_seed(config)
-    return deal_tiers(fleet.boundaries, fleet.clients, num_blocks, seed, "fleet.boundaries")
+def _check_measured_fleet(file: str, boundaries: tuple[int, ...]) -> None:
+    """A cost belongs to a client: statistics of other clients would be given to the wrong ones."""
+    _, measured = load_statistics(file)
+    if len(measured) != len(boundaries):
+        raise HoflError(f"{file!r} holds {len(measured)} clients, the fleet {len(boundaries)}.")
+    for client, (then, now) in enumerate(zip(measured, boundaries, strict=True)):
+        if then != now:
+            raise HoflError(
+                f"{file!r} was measured on another fleet: client {client} had boundary {then} and "
+                f"has {now}. Measure this one with hofl beta measure."
+            )
 
 
 def encoded(
