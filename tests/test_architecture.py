@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 # From the bottom up; a module may import from its own line's package and from lines above it here.
 LAYERS = [
     {"cache", "errors", "version", "process"},
-    {"randomness", "layout", "batch", "vectors"},
+    {"randomness", "layout", "batch", "vectors", "secure"},
     {"directions", "optim", "memory", "packing"},
     {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
@@ -88,6 +88,8 @@ def test_imports_point_downwards(path: Path) -> None:
         ("plotly", {"report"}),
         ("matplotlib", {"report"}),
         ("flwr", set()),
+        ("cryptography", {"secure"}),
+        ("dp_accounting", {"server"}),
     ],
 )
 def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> None:

@@ -9,11 +9,13 @@ from rich.console import Console
 
 from hofl.cli import (
     beta,
+    certs,
     check,
     curve,
     data,
     demo,
     evaluate,
+    gateway,
     memory,
     methods,
     models,
@@ -47,6 +49,8 @@ app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
+app.command("certs", epilog=certs.EXAMPLE)(certs.certs)
+app.command("gateway", epilog=gateway.EXAMPLE)(gateway.gateway)
 app.add_typer(beta.app)
 
 
