@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench wheel clean
+.PHONY: setup demo test test-network lint bench wheel clean
 
 setup: $(READY)
 
@@ -24,6 +24,9 @@ lint: setup
 
 test: setup lint
 	$(BIN)/python -m pytest
+
+test-network: setup
+	$(BIN)/python -m pytest -m network
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

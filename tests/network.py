@@ -1,4 +1,4 @@
-"""Real servers on 127.0.0.1 for tests; every process that is started is ended, with its children."""
+"""Real servers on 127.0.0.1 for tests; all that is started is ended, with its children."""
 
 import json
 import os

@@ -17,7 +17,7 @@ from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.local.execution import PLAIN, Execution
 from hofl.local.step import hybrid_gradients
-from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
+from hofl.messages import WITHHELD, ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
 from hofl.packing import pack, unpack
 from hofl.server.aggregate import Aggregation
@@ -60,6 +60,9 @@ def client_update(
     checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
     difference = (model.w[dense] - w_0[dense]).cpu()  # [d_FO], Eq. (8)
+    metrics = ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise)
+    if plan.privacy is not None:
+        difference, metrics = plan.privacy.difference(difference), WITHHELD
     return Upload(
         run=plan.run,
         round=plan.round,
@@ -69,7 +72,7 @@ def client_update(
         plan=plan.digest(),
         scalars=torch.stack(scalars),  # [E, q]
         difference=pack(difference, rule.uplink_bits, plan.rounding()),
-        metrics=ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise),
+        metrics=metrics,
         bottom_hash=bottom_hash(w_zo) if plan.verify and len(scalars[0]) else "",
     )
 

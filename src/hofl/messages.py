@@ -20,6 +20,7 @@ from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.optim import Optimizer, optimizer_from, optimizer_spec
 from hofl.packing import Packed
+from hofl.privacy import Privacy
 from hofl.randomness import Purpose, generator
 
 SCHEMA = 1
@@ -80,6 +81,7 @@ class RoundPlan:
         w: w_t, flat float32 [d].
         shared_directions: the whole cohort uses the same directions.
         verify: the client adds a hash of its final bottom segment.
+        privacy: how the client protects what it sends; None is not at all.
     """
 
     run: str
@@ -92,6 +94,7 @@ class RoundPlan:
     w: Tensor = field(repr=False)
     shared_directions: bool = False
     verify: bool = False
+    privacy: Privacy | None = None
 
     @property
     def key(self) -> DirectionKey:
@@ -131,7 +134,8 @@ class RoundPlan:
         header = {k: v for k, v in vars(self).items() if k not in ("w", "rule")}
         rule = {k: v for k, v in vars(self.rule).items() if k != "optimizer"}
         rule["optimizer"] = optimizer_spec(self.rule.optimizer)
-        return {**header, "rule": rule}
+        private = None if self.privacy is None else asdict(self.privacy)
+        return {**header, "rule": rule, "privacy": private}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -139,7 +143,13 @@ class RoundPlan:
         header, tensors = _unpack("plan", data)
         rule = header.pop("rule")
         rule["optimizer"] = optimizer_from(rule["optimizer"])
-        return cls(**header, rule=LocalRule(**rule), w=tensors["w"])
+        private = header.pop("privacy")
+        return cls(
+            **header,
+            rule=LocalRule(**rule),
+            w=tensors["w"],
+            privacy=None if private is None else Privacy(**private),
+        )
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,7 @@ class ClientMetrics:
     """What a client reports beside its update.
 
     Args:
-        loss: mean training loss over the E steps.
+        loss: mean training loss over the E steps; None where it is withheld.
         examples: number of training examples seen.
         checks: how often the scalars' error was measured.
         signal: squared scalar at mu, summed over the checks.
@@ -155,12 +165,16 @@ class ClientMetrics:
         peak_bytes: measured peak of live tensor bytes, 0 when not measured.
     """
 
-    loss: float
+    loss: float | None
     examples: int
     checks: int = 0
     signal: float = 0.0
     noise: float = 0.0
     peak_bytes: int = 0
+
+
+WITHHELD = ClientMetrics(None, 0)
+"""All figures tell of the data: a private client reports none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +243,8 @@ def _check_types(upload: Upload) -> None:
             if type(value) is not kind:  # True is no integer here
                 raise UploadRefused(f"{name} is {_printable(repr(value))}, not {word}")
     for name, value in vars(upload.metrics).items():
+        if name == "loss" and value is None:
+            continue
         # Comparing settles NaN, too, and integers too big for a float.
         if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
             raise UploadRefused(f"{name} is {_printable(repr(value)):.40}, not a finite number")

@@ -65,6 +65,8 @@ def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: Upload
     _check_tensor("scalars", upload.scalars, plan.scalars_shape(layout))
     difference = _difference(upload, plan, layout.size - plan.dense_start(layout))
     for name, value in vars(upload.metrics).items():
+        if value is None and name == "loss" and plan.privacy is not None:
+            continue
         if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
             raise UploadRefused(f"{name} is {value!r:.40}, not a finite number")
     if not isinstance(upload.bottom_hash, str):
