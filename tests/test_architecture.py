@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 LAYERS = [
     {"cache", "errors", "version", "process"},
     {"randomness", "layout", "batch", "vectors", "secure"},
-    {"directions", "optim", "memory", "packing"},
+    {"directions", "optim", "memory", "packing", "privacy"},
     {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
     {"algorithm"},

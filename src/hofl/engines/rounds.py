@@ -18,6 +18,7 @@ from hofl.experiment.runs import RunDirectory, ServerState
 from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
 from hofl.sampling.audit import audit
+from hofl.server.accounting import Ledger, releases
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import check_size, check_upload, plan_as_answered
 
@@ -83,7 +84,8 @@ class RoundTally:
     def take(self, upload: Upload) -> None:
         """Add a good upload's figures."""
         self.answered.append(upload.client)
-        self.losses.append(upload.metrics.loss)
+        if upload.metrics.loss is not None:
+            self.losses.append(upload.metrics.loss)
         self.examples += upload.metrics.examples
         self.checks += upload.metrics.checks
         self.signal += upload.metrics.signal
@@ -155,16 +157,27 @@ def train_until(
             "note": experiment.note,
         },
     )
+    ledger = ledger_of(experiment, run)
     while state.round < last:
         state, row = one_round(experiment, engine, state, observe)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
             row |= timed_evaluation(experiment, state, observe)
+        if ledger is not None:
+            row["epsilon"] = ledger.note(row)
         # Metrics first: a kill between the two lines repeats the round instead of losing its row.
         run.record(row)
         run.save_state(state, experiment.layout.digest)
         observe("round", row)
     return state
+
+
+def ledger_of(experiment: Experiment, run: RunDirectory) -> Ledger | None:
+    """What the rounds so far have told of every device; None without privacy."""
+    if experiment.privacy is None:
+        return None
+    noise, delta = experiment.privacy.noise, experiment.config.privacy.delta
+    return Ledger(noise, releases(experiment.method.local), delta, run.metrics()[1:])
 
 
 def one_round(
@@ -251,6 +264,7 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
     rows = run.metrics()
     trained = rows[1:]
     peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
+    ledger = ledger_of(experiment, run)
     drawn = ((row["cohort"], experiment.marginals(row["round"] - 1)) for row in trained)
     ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
     return {
@@ -270,4 +284,4 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
         "trainable": experiment.layout.size,
         "audit": audit(drawn).summary(),
         "adapter": run.adapter.name,
-    }
+    } | ({} if ledger is None else {"epsilon": ledger.summary()})

@@ -16,6 +16,7 @@ from hofl.data.task import Example, Task
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, FleetConfig, MethodConfig
 from hofl.experiment.fleet import build_fleet
+from hofl.experiment.protection import check_limits, privacy_of
 from hofl.experiment.tasks import curve_examples, fleet_seed, resolved_task, shards_of
 from hofl.layout import Layout
 from hofl.local.rules import check_rule
@@ -26,6 +27,7 @@ from hofl.models.families import family_of
 from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
 from hofl.planning.fleet import FleetPlan
+from hofl.privacy import Privacy
 from hofl.randomness import Purpose, generator
 from hofl.sampling.measured import load_statistics
 from hofl.sampling.policies import draw_cohort
@@ -50,6 +52,7 @@ class Experiment:
         curve: which of its examples are scored before the end; None is all.
         client: computes answers to plans in this process.
         limits: bounds on uploads.
+        privacy: what devices do to protect their data; None is nothing.
         note: what the user should know about the data.
     """
 
@@ -65,6 +68,7 @@ class Experiment:
     curve: Sequence[int] | None
     client: LocalClient
     limits: UploadLimits
+    privacy: Privacy | None
     note: str = ""
 
     @property
@@ -121,6 +125,7 @@ class Experiment:
             w=w,
             shared_directions=self.method.shared_directions,
             verify=self.config.server.verify,
+            privacy=self.privacy,
         )
 
     def drops_out(self, round_number: int, client: int) -> bool:
@@ -133,6 +138,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     """Load, check and connect everything a configuration names; writes nothing."""
     chosen = build_method(config)
     _check_fleet(config)
+    private = privacy_of(config.privacy)
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     config, task = resolved_task(config)
@@ -169,10 +175,13 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
             lambda plan: fleet.plan.at(plan.round)[plan.client].execution,
         ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
+        privacy=private,
         note=task.note,
     )
     if config.method.statistics is not None:
         _check_measured_fleet(config.method.statistics, experiment.boundaries())
+    if private is not None:
+        check_limits(private, experiment.limits, chosen.local, experiment.layout.size)
     experiment.marginals(0)  # a policy that cannot serve this fleet says so now
     return experiment
 
