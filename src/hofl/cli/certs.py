@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from hofl.errors import HoflError
+
 EXAMPLE = """Examples:
 
 `hofl certs fleet --host train.example.org --host 10.0.0.1 --device kitchen --device garage`
@@ -21,7 +23,10 @@ def certs(
     device: Annotated[list[str] | None, typer.Option(help="Name of a device to let in.")] = None,
 ) -> None:
     """Make a certificate authority, a server certificate, and keys for devices."""
-    from hofl.secure.certificates import make_certificates
+    try:
+        from hofl.secure.certificates import make_certificates
+    except ModuleNotFoundError:
+        raise HoflError("certificates need a library: pip install 'hofl[flower]'.") from None
 
     for path in make_certificates(folder, host or [], device or []):
         typer.echo(path)
