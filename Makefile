@@ -23,7 +23,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 test-network: setup
 	$(BIN)/python -m pytest -m network
