@@ -1,15 +1,18 @@
 """The loop of rounds, the same for every engine: draw, plan, gather, check, rebuild, average."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hofl.algorithm import reconstruct, server_round
 from hofl.client import LocalClient
+from hofl.engines.health import Health
+from hofl.engines.tally import RoundTally
 from hofl.errors import HoflError, UploadRefused
 from hofl.evaluation.clients import evaluate_clients
 from hofl.evaluation.scores import evaluate
@@ -38,14 +41,30 @@ def attempt(client: LocalClient, plan: bytes) -> bytes | Failure:
         return Failure(reason)
 
 
+class RoundLost(Exception):
+    """The engine lost its connection: nothing of the round counts, and it is run again."""
+
+
 class Engine(Protocol):
     """Brings plans to clients and their answers back."""
+
+    def join(self) -> Mapping[int, int] | None:
+        """Who is there now: own boundary by client. None is everyone the configuration knows."""
+        ...
 
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         """Answers in the order of the plans, whatever order they arrive in.
 
-        Plans are made as they are taken: an engine holds only those it is working on.
+        Plans are made as they are taken: an engine holds only those it is working on. A client
+        that does not answer in time is a failure.
+
+        Raises:
+            RoundLost: no fault of any client; the round is to be run again.
         """
+        ...
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        """Bytes on the wire in the last round, per client; empty where there is no wire."""
         ...
 
     def close(self) -> None:
@@ -55,67 +74,6 @@ class Engine(Protocol):
 
 Observer = Callable[[str, dict[str, Any]], None]
 """Called with ("start" | "client" | "evaluation" | "round" | "end", facts), for displays."""
-
-
-@dataclass
-class RoundTally:
-    """What happened in one round besides the model."""
-
-    cohort: list[int]
-    answered: list[int] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    dropped: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    uplink_bytes: int = 0
-    downlink_bytes: int = 0
-    examples: int = 0
-    checks: int = 0
-    signal: float = 0.0
-    noise: float = 0.0
-    peaks: dict[str, int] = field(default_factory=dict)
-
-    def sent(self, message: bytes) -> bytes:
-        """Count a plan on its way out."""
-        self.downlink_bytes += len(message)
-        return message
-
-    def take(self, upload: Upload) -> None:
-        """Add a good upload's figures."""
-        self.answered.append(upload.client)
-        self.losses.append(upload.metrics.loss)
-        self.examples += upload.metrics.examples
-        self.checks += upload.metrics.checks
-        self.signal += upload.metrics.signal
-        self.noise += upload.metrics.noise
-        self.peaks[str(upload.boundary)] = int(upload.metrics.peak_bytes)
-
-    def snr(self) -> float | None:
-        """Signal-to-noise ratio of the scalars; None without a check.
-
-        A scalar's rounding error has variance v at mu and v / 4 at 2 mu: the squared differences
-        sum to 5/4 of the noise, and the squared scalars hold the noise once beside the signal.
-        """
-        if not self.checks:
-            return None
-        return max(0.0, 1.25 * self.signal / max(self.noise, 1e-30) - 1.0)
-
-    def row(self, round_number: int, seconds: float) -> dict[str, Any]:
-        """The round's line in metrics.jsonl."""
-        return {
-            "round": round_number,
-            "cohort": self.cohort,
-            "answered": self.answered,
-            "refused": self.refused,
-            "dropped": self.dropped,
-            "train_loss": sum(self.losses) / len(self.losses) if self.losses else None,
-            "uplink_bytes": self.uplink_bytes,
-            "downlink_bytes": self.downlink_bytes,
-            "seconds": round(seconds, 3),
-            "zo_snr": self.snr(),
-            "examples": self.examples,
-            "peak_bytes": max(self.peaks.values(), default=0),
-            "peak_by_boundary": self.peaks,
-        }
 
 
 def run_rounds(
@@ -153,8 +111,9 @@ def train_until(
             "note": experiment.note,
         },
     )
+    health = Health.of(run.metrics())
     while state.round < last:
-        state, row = one_round(experiment, engine, state, observe)
+        state, row = one_round(experiment, engine, state, observe, health)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
             row |= timed_evaluation(experiment, state, observe)
@@ -166,25 +125,64 @@ def train_until(
 
 
 def one_round(
-    experiment: Experiment, engine: Engine, state: ServerState, observe: Observer
+    experiment: Experiment,
+    engine: Engine,
+    state: ServerState,
+    observe: Observer,
+    health: Health | None = None,
 ) -> tuple[ServerState, dict[str, Any]]:
-    """Algorithm 1, lines 4-14: one round from w_t to w_{t+1}."""
-    began = time.perf_counter()
-    t = state.round
-    tally = RoundTally(cohort=experiment.cohort(t))
+    """Algorithm 1, lines 4-14: one round from w_t to w_{t+1}, repeated until enough answer."""
+    began, server = time.perf_counter(), experiment.config.server
+    health = health or Health()
+    repeats: list[dict[str, Any]] = []
+    while len(repeats) < server.attempts:
+        try:
+            w, tally = one_attempt(experiment, engine, state, observe, health, len(repeats))
+        except RoundLost as loss:
+            observe("lost", {"round": state.round + 1, "reason": str(loss)})
+            continue
+        health.note(tally.answered, map(int, tally.refused))
+        if not tally.refused or len(tally.answered) >= server.min_answers:
+            row = tally.row(state.round + 1, time.perf_counter() - began)
+            return ServerState(w, state.round + 1), row | ({"repeats": repeats} if repeats else {})
+        repeats.append(tally.attempt())
+    client, reason = next(iter(repeats[-1]["refused"].items()))
+    raise HoflError(
+        f"round {state.round + 1}: {_usable(len(repeats[-1]['answered']), server.min_answers)} "
+        f"(client {client}: {reason}). "
+        "Where numbers are not finite, lower method.lr; the last good round is kept."
+    )
+
+
+def one_attempt(
+    experiment: Experiment,
+    engine: Engine,
+    state: ServerState,
+    observe: Observer,
+    health: Health,
+    attempt: int,
+) -> tuple[Tensor, RoundTally]:
+    """Draw among those who are there, send plans, average what comes back and is good."""
+    t, own, resting = state.round, engine.join(), health.resting()
+    everyone = experiment.present(own)
+    fleet = everyone.without(resting)
+    tally = RoundTally(experiment.cohort(t, fleet, attempt), own)
+    if fleet is not everyone:
+        tally.resting = resting
     tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i)]
-    plans = [experiment.plan(t, i, state.w) for i in tally.cohort if i not in tally.dropped]
+    plans = [experiment.plan(t, i, state.w, fleet) for i in tally.cohort if i not in tally.dropped]
     answers = engine.gather(tally.sent(plan.to_bytes()) for plan in plans)
     updates = rebuilt_updates(experiment, plans, answers, tally, observe)
     weights = AGGREGATIONS[experiment.method.aggregation]
     w = server_round(state.w, updates, experiment.layout, weights)
-    if tally.refused and not tally.answered:
-        client, reason = next(iter(tally.refused.items()))
-        raise HoflError(
-            f"round {t + 1}: no client gave a usable update (client {client}: {reason}). "
-            "Where numbers are not finite, lower method.lr; the last good round is kept."
-        )
-    return ServerState(w, t + 1), tally.row(t + 1, time.perf_counter() - began)
+    tally.wire = engine.traffic()
+    return w, tally
+
+
+def _usable(answered: int, wanted: int) -> str:
+    if not answered:
+        return "no client gave a usable update"
+    return f"{answered} clients gave a usable update, and server.min_answers is {wanted}"
 
 
 def rebuilt_updates(
@@ -240,7 +238,6 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
     rows = run.metrics()
     trained = rows[1:]
     peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
-    drawn = ((row["cohort"], experiment.marginals(row["round"] - 1)) for row in trained)
     ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
     return {
         "method": experiment.config.method.name,
@@ -257,6 +254,20 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
         "seconds": round(sum(row["seconds"] for row in trained), 3),
         "eval_seconds": round(sum(row.get("eval_seconds", 0.0) for row in rows), 3),
         "trainable": experiment.layout.size,
-        "audit": audit(drawn).summary(),
+        "audit": audit(drawn_shares(experiment, trained)).summary(),
         "adapter": run.adapter.name,
     }
+
+
+def drawn_shares(
+    experiment: Experiment, rows: Sequence[dict[str, Any]]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Every cohort with the shares it was drawn from, zero for those who were not there, [N]."""
+    known = [len(experiment.boundaries), *(int(i) + 1 for r in rows for i in r.get("present", ()))]
+    for row in rows:
+        own = row.get("present")
+        everyone = experiment.present(own and {int(i): b for i, b in own.items()})
+        fleet = everyone.without(row.get("resting", ()))
+        shares = np.zeros(max(known))
+        shares[fleet.clients] = experiment.marginals(row["round"] - 1, fleet)
+        yield row["cohort"], shares

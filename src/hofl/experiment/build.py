@@ -1,7 +1,7 @@
 """From a configuration to the objects of a run. Only this file reads configurations."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from hofl.data.encoding import EncodedSet, encode
 from hofl.data.task import Example, Task
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, MethodConfig
+from hofl.experiment.fleet import Fleet, policy_for
 from hofl.experiment.tasks import curve_examples, fleet_seed, resolved_task, shards_of
 from hofl.layout import Layout
 from hofl.local.execution import Execution
@@ -78,25 +79,45 @@ class Experiment:
         digest = hashlib.sha256(self.config.model_dump_json().encode()).hexdigest()
         return f"{self.config.name}-{digest[:12]}"
 
-    def marginals(self, round_number: int) -> np.ndarray:
-        """Shares p of round t, [N]."""
-        config = self.config
-        return self.method.policy.marginals(
-            self.scores, config.fleet.cohort, fleet_seed(config), round_number, config.rounds
-        )
+    @cached_property
+    def fleet(self) -> Fleet:
+        """Everyone the configuration knows."""
+        return Fleet(np.arange(len(self.boundaries)), np.array(self.boundaries, dtype=np.int64))
 
-    def cohort(self, round_number: int) -> list[int]:
-        """S_t."""
-        p = self.marginals(round_number)
-        return draw_cohort(p, self.config.fleet.cohort, self.config.seed, round_number)
+    def present(self, own: Mapping[int, int] | None) -> Fleet:
+        """The fleet of those who are there, by their own boundaries; None is everyone."""
+        if own is None:
+            return self.fleet
+        return Fleet.of(own, self.method.boundary, self.layout.num_blocks)
 
-    def plan(self, round_number: int, client: int, w: Tensor) -> RoundPlan:
+    def marginals(self, round_number: int, fleet: Fleet | None = None) -> np.ndarray:
+        """Shares p of round t over a fleet, [n]."""
+        config, fleet = self.config, fleet or self.fleet
+        dimensions = np.array([self.layout.cut(b) for b in range(self.layout.num_blocks + 1)])
+        scores = dimensions[fleet.boundaries].astype(np.float64) / max(self.method.local.q, 1)
+        cohort = min(config.fleet.cohort, len(scores))
+        policy = self.method.policy
+        if fleet is not self.fleet:
+            policy = policy_for(policy, fleet)
+        return policy.marginals(scores, cohort, fleet_seed(config), round_number, config.rounds)
+
+    def cohort(self, round_number: int, fleet: Fleet | None = None, attempt: int = 0) -> list[int]:
+        """S_t: drawn anew when the round is attempted again."""
+        fleet = fleet or self.fleet
+        p = self.marginals(round_number, fleet)
+        size = min(self.config.fleet.cohort, len(p))
+        drawn = draw_cohort(p, size, self.config.seed, round_number, attempt)
+        return fleet.clients[drawn].tolist()
+
+    def plan(
+        self, round_number: int, client: int, w: Tensor, fleet: Fleet | None = None
+    ) -> RoundPlan:
         """What client i is to do in round t."""
         return RoundPlan(
             run=self.run,
             round=round_number,
             client=client,
-            boundary=self.boundaries[client],
+            boundary=(fleet or self.fleet).boundary(client),
             seed=self.config.seed,
             layout=self.layout.digest,
             rule=self.method.local,
@@ -240,4 +261,9 @@ def _check_fleet(config: ExperimentConfig) -> None:
         raise HoflError(
             f"fleet.cohort {fleet.cohort} exceeds fleet.clients {fleet.clients}: "
             "K distinct clients are drawn from N, so K <= N."
+        )
+    if config.server.min_answers > fleet.cohort:
+        raise HoflError(
+            f"server.min_answers {config.server.min_answers} exceeds fleet.cohort {fleet.cohort}: "
+            "no round could ever count."
         )
