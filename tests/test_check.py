@@ -81,3 +81,37 @@ def test_evaluate_gives_the_scores_that_a_run_begins_and_ends_with(
     assert json.loads(output)["accuracy"] == result.summary["initial"]["accuracy"]
     code, output = run_cli("evaluate", *words, "--examples", "50")
     assert json.loads(output)["examples"] == 50
+
+
+def test_predictions_in_squads_form_are_scored_without_a_model(
+    squad_folder: Path, tmp_path: Path
+) -> None:
+    """Two of the three questions are answered, one rightly; the third counts as wrong."""
+    path = tmp_path / "predictions.json"
+    words = ["evaluate", "--task", "squad", "--dir", str(squad_folder), "--predictions", str(path)]
+    path.write_text(json.dumps({"q0": "The Denver  Broncos!", "q1": "in blue paint"}))
+    code, output = run_cli(*words, "--json")
+    assert code == 0, output
+    scores = json.loads(output)
+    assert scores["em"] == pytest.approx(1 / 3)
+    assert scores["f1"] == pytest.approx((1 + 2 * 1 / (3 + 1)) / 3)
+    assert scores["unanswered"] == 1
+    path.write_text(json.dumps({"q9": "x"}))
+    assert "answers 'q9', which 'squad' does not ask" in run_cli(*words)[1]
+    path.write_text("[1]")
+    assert "must hold one JSON object" in run_cli(*words)[1]
+
+
+@pytest.fixture
+def squad_folder(tmp_path: Path) -> Path:
+    def line(number: int, *golds: str) -> str:
+        answers = [{"text": gold, "answer_start": 0} for gold in golds]
+        fields = {"id": f"q{number}", "title": "T", "context": "C c", "question": "Q q"}
+        return json.dumps({**fields, "answers": answers}) + "\n"
+
+    folder = tmp_path / "data" / "squad"
+    folder.mkdir(parents=True)
+    lines = line(0, "Denver Broncos", "Broncos") + line(1, "blue") + line(2, "green")
+    (folder / "validation.jsonl").write_text(lines)
+    (folder / "train.jsonl").write_text(line(0, "x"))
+    return tmp_path / "data"

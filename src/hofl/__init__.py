@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TaskConfig,
         read_config,
     )
-    from hofl.experiment.scoring import config_of, score
+    from hofl.experiment.scoring import config_of, score, score_predictions
     from hofl.methods import METHODS, Method, method
     from hofl.models.loading import load_model
 
@@ -53,7 +53,7 @@ _HOMES = {
         "TaskConfig",
         "read_config",
     ),
-    "hofl.experiment.scoring": ("config_of", "score"),
+    "hofl.experiment.scoring": ("config_of", "score", "score_predictions"),
     "hofl.methods": ("METHODS", "Method", "method"),
     "hofl.models.loading": ("load_model",),
 }
@@ -85,6 +85,7 @@ __all__ = [
     "resume",
     "run",
     "score",
+    "score_predictions",
 ]
 
 

@@ -26,6 +26,9 @@ def evaluate(
     ] = None,
     task: Annotated[str | None, typer.Option(help="Task, as in hofl data.")] = None,
     run: Annotated[Path | None, typer.Option(help="A run: its model, task and adapter.")] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help='Answers of another model, {"id": "answer"}, to be scored.')
+    ] = None,
     prompt: Annotated[str | None, typer.Option(help="Prompt variant.")] = None,
     directory: Annotated[
         str | None, typer.Option("--dir", help="Folder with the files; or set HOFL_DATA.")
@@ -38,7 +41,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Score a model on a task's test set without training it."""
-    config = _config(model, task, run)
+    config = _config(str(predictions) if predictions else model, task, run)
     changes: dict[str, dict[str, Any]] = {
         "task": {"prompt": prompt, "max_length": max_length},
         "data": {"dir": directory},
@@ -48,24 +51,11 @@ def evaluate(
         given = {key: value for key, value in values.items() if value is not None}
         new = getattr(config, section).model_copy(update=given)
         config = config.model_copy(update={section: new})
-    console = Console(stderr=True)
     began = time.perf_counter()
-    with Progress(
-        TextColumn("evaluating"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} examples"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=as_json or not console.is_terminal,
-    ) as bar:
-        shown = bar.add_task("", total=1)
-        scores = hofl.score(
-            config,
-            run,
-            examples,
-            lambda done, of: bar.update(shown, completed=done, total=of),
-        )
+    if predictions is not None:
+        scores = hofl.score_predictions(config, predictions)
+    else:
+        scores = _scored(config, run, examples, quiet=as_json)
     scores["seconds"] = round(time.perf_counter() - began, 1)
     if as_json:
         typer.echo(json.dumps(scores))
@@ -74,10 +64,33 @@ def evaluate(
         Console().print(f"note: {scores['note']}", style="yellow", markup=False, soft_wrap=True)
     percent = {name: scores[name] for name in ("accuracy", "em", "f1") if name in scores}
     parts = [f"{name} {100 * value:.2f} %" for name, value in percent.items()]
-    parts += [f"loss {scores['loss']:.4f}", f"{scores['examples']:,} examples"]
+    if "loss" in scores:
+        parts.append(f"loss {scores['loss']:.4f}")
+    parts.append(f"{scores['examples']:,} examples")
+    if scores.get("unanswered"):
+        parts.append(f"{scores['unanswered']:,} of them unanswered")
     where = f"{scores['task']} ({scores['prompt']}), {scores['model']}"
     line = f"{where}: {', '.join(parts)}, {scores['seconds']} s"
     Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _scored(
+    config: hofl.ExperimentConfig, run: Path | None, examples: int, quiet: bool
+) -> dict[str, Any]:
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("evaluating"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} examples"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=quiet or not console.is_terminal,
+    ) as bar:
+        shown = bar.add_task("", total=1)
+        return hofl.score(
+            config, run, examples, lambda done, of: bar.update(shown, completed=done, total=of)
+        )
 
 
 def _config(model: str | None, task: str | None, run: Path | None) -> hofl.ExperimentConfig:
