@@ -47,7 +47,7 @@ def run(
     config: ExperimentConfig, out: str | Path, observe: Observer = lambda event, facts: None
 ) -> Result:
     """Run an experiment into a new folder."""
-    with _readable_errors(Path(out)):
+    with readable_errors(Path(out)):
         check_new(Path(out), "hofl run")
         experiment = _prepared(config)
         # Nothing is written before everything has been built and checked.
@@ -57,7 +57,7 @@ def run(
 
 def resume(path: str | Path, observe: Observer = lambda event, facts: None) -> Result:
     """Go on after the latest checkpoint; a finished run is returned as it is."""
-    with _readable_errors(Path(path)):
+    with readable_errors(Path(path)):
         directory = RunDirectory.open(Path(path))
         finished = directory.summary()
         if finished is not None:
@@ -76,7 +76,7 @@ def advance(
     Left runs are ordinary ones: ``resume`` takes them to their last round, to the same bits as if
     they had never stopped.
     """
-    with _readable_errors(path):
+    with readable_errors(path):
         if (path / "config.toml").is_file():
             directory = RunDirectory.open(path)
             rows = directory.metrics()
@@ -118,7 +118,7 @@ def _engine(experiment: Experiment, directory: RunDirectory) -> Iterator[Engine]
 
 
 @contextmanager
-def _readable_errors(path: Path) -> Iterator[None]:
+def readable_errors(path: Path) -> Iterator[None]:
     """What the file system refuses is told in one line."""
     try:
         yield

@@ -135,7 +135,7 @@ class Experiment:
 def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     """Load, check and connect everything a configuration names; writes nothing."""
     chosen = build_method(config)
-    _check_fleet(config)
+    check_fleet(config)
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     config, task = resolved_task(config)
@@ -154,9 +154,8 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     boundaries = tuple(chosen.boundary(b, own, layout.num_blocks) for b in own)
     dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
     train = encoded(config, task, task.train, model)
-    resolved = _resolved(config, chosen, model, own)
     experiment = Experiment(
-        config=resolved,
+        config=resolved(config, chosen, model, own),
         method=chosen,
         model=model,
         start=model.split.w.cpu().clone(),
@@ -180,7 +179,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     return experiment
 
 
-def _resolved(
+def resolved(
     config: ExperimentConfig, chosen: Method, model: LoadedModel, own: tuple[int, ...]
 ) -> ExperimentConfig:
     """The configuration with every default settled, so that a resume elsewhere means the same."""
@@ -255,7 +254,8 @@ def adapter_of(config: ExperimentConfig) -> Lora | FullBlocks:
     return Lora(rank=fields.rank, alpha=fields.alpha, targets=fields.targets)
 
 
-def _check_fleet(config: ExperimentConfig) -> None:
+def check_fleet(config: ExperimentConfig) -> None:
+    """Refuse a fleet that cannot be drawn from."""
     fleet = config.fleet
     if fleet.cohort > fleet.clients:
         raise HoflError(

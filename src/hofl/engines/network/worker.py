@@ -1,0 +1,158 @@
+"""The resident worker: a device's model and data, loaded once, behind a Unix socket.
+
+``python -m hofl.engines.network.worker SETTINGS`` serves one request after another. It holds the
+data; what leaves it are uploads and the few properties that a device declares.
+"""
+
+import hashlib
+import json
+import logging
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from hofl.engines.network.boundary import boundary_within, memory_budget
+from hofl.engines.network.link import Header, LinkLost, listen, receive, send
+from hofl.engines.rounds import Failure, attempt
+from hofl.errors import HoflError
+from hofl.experiment.config import ExperimentConfig, parse_config
+from hofl.experiment.remote import DeviceSide, build_device
+from hofl.messages import RoundPlan
+from hofl.process import tune_allocator, use_threads
+
+log = logging.getLogger("hofl.device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What a device knows of itself.
+
+    Args:
+        name: how it calls itself.
+        socket: where it listens.
+        data: its own training files, or "".
+        shard: instead of them, a part of the run's task; -1 for none.
+        memory: budget such as ``4GiB``, ``auto`` for what is free, or "" when a boundary is given.
+        boundary: its order boundary, or -1 to find it from the memory.
+        model: model to use in place of the one that the run names, or "".
+        device: where to compute.
+        threads: CPU threads, 0 for all.
+    """
+
+    name: str
+    socket: str
+    data: str = ""
+    shard: int = -1
+    memory: str = ""
+    boundary: int = -1
+    model: str = ""
+    device: str = "auto"
+    threads: int = 0
+
+    def to_json(self) -> str:
+        """For the worker's command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From the command line."""
+        return cls(**json.loads(text))
+
+
+class Worker:
+    """Answers ``join`` and ``plan`` requests."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._offer = ""
+        self._config: ExperimentConfig | None = None
+        self._side: DeviceSide | None = None
+
+    def answer(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
+        """One request; whatever goes wrong is said, not raised."""
+        try:
+            if header.get("kind") == "join":
+                return self._join(payload), b""
+            return self._plan(payload)
+        except (HoflError, RuntimeError, MemoryError, OSError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            log.warning("refused: %s", reason)
+            return {"failure": reason}, b""
+
+    def _join(self, offer: bytes) -> Header:
+        """Load what the run needs, unless it is loaded, and say what this device is."""
+        digest = hashlib.sha256(offer).hexdigest()
+        if digest != self._offer or self._side is None:
+            values: dict[str, Any] = json.loads(offer)
+            if self._settings.model:
+                values["model"]["name"] = self._settings.model
+            self._side = None  # free the old model before the new one comes
+            self._config = parse_config(values)
+            log.info("joining run %s with model %s", self._config.name, self._config.model.name)
+            settings = self._settings
+            self._side = build_device(
+                self._config,
+                data=Path(settings.data) if settings.data else None,
+                shard=settings.shard if settings.shard >= 0 else None,
+                device=settings.device,
+            )
+            self._offer = digest
+        return self._properties()
+
+    def _plan(self, plan_bytes: bytes) -> tuple[Header, bytes]:
+        """Compute an upload; a plan that the memory does not allow is refused."""
+        if self._side is None:
+            raise HoflError("this worker was restarted and has not joined yet")
+        plan = RoundPlan.from_bytes(plan_bytes)
+        properties = self._properties()
+        if plan.boundary < properties["boundary"]:
+            reason = f"boundary {plan.boundary} needs more memory than this device has: it can "
+            reason += f"run {properties['boundary']} and above"
+            return {**properties, "failure": reason}, b""
+        log.info("round %d: boundary %d", plan.round + 1, plan.boundary)
+        found = attempt(self._side.client, plan_bytes)
+        if isinstance(found, Failure):
+            log.warning("round %d failed: %s", plan.round + 1, found.reason)
+            return {**properties, "failure": found.reason}, b""
+        return properties, found
+
+    def _properties(self) -> Header:
+        """What the server may know; the boundary is found anew, as free memory changes."""
+        assert self._side is not None
+        assert self._config is not None
+        settings, budget = self._settings, memory_budget(self._settings.memory)
+        boundary = settings.boundary
+        if boundary < 0:
+            boundary = boundary_within(self._config, budget)
+        return {
+            "name": settings.name,
+            "boundary": boundary,
+            "examples": self._side.examples,
+            "layout": self._side.layout.digest,
+            "budget": budget,
+        }
+
+
+def main() -> None:
+    """Serve until ended."""
+    settings = WorkerSettings.from_json(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    tune_allocator()
+    use_threads(settings.threads, 1)
+    worker = Worker(settings)
+    with listen(Path(settings.socket)) as server:
+        log.info("ready")
+        while True:
+            link, _ = server.accept()
+            with link:
+                try:
+                    send(link, *worker.answer(*receive(link)))
+                except LinkLost as loss:
+                    log.warning("a request was given up: %s", loss)
+
+
+if __name__ == "__main__":
+    main()
