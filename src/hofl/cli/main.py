@@ -7,7 +7,20 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hofl.cli import beta, check, data, demo, evaluate, methods, models, run, sample, theory
+from hofl.cli import (
+    beta,
+    check,
+    data,
+    demo,
+    device,
+    evaluate,
+    methods,
+    models,
+    run,
+    sample,
+    server,
+    theory,
+)
 from hofl.errors import HoflError
 
 app = typer.Typer(
@@ -21,6 +34,8 @@ app = typer.Typer(
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+app.command("server", epilog=server.EXAMPLE)(server.server)
+app.command("device", epilog=device.EXAMPLE)(device.device)
 app.command("check", epilog=check.EXAMPLE)(check.check)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("data", epilog=data.EXAMPLE)(data.data)

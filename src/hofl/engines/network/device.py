@@ -7,11 +7,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from hofl.engines.network.processes import Backoff, Child
-from hofl.engines.network.worker import WorkerSettings
+from hofl.engines.network.settings import WorkerSettings
 
 NodeCommand = Callable[[Path], Sequence[str]]
 """Socket of the worker -> the words that start the transport's node."""
@@ -31,7 +32,7 @@ def run_device(
     """Run until SIGTERM or Ctrl-C, restarting what dies; leaves no process behind.
 
     Args:
-        settings: the worker's; its socket is replaced by a private one.
+        settings: the worker's; socket and offer are filled in here.
         node: how the transport's node is started.
         environment: of both children.
         home: folder for logs.
@@ -42,7 +43,7 @@ def run_device(
     # Unix sockets have short names: a private folder in the system's temporary one.
     with tempfile.TemporaryDirectory(prefix="hofl-") as private:
         socket = Path(private) / "worker"
-        own = WorkerSettings(**{**vars(settings), "socket": str(socket)})
+        own = replace(settings, socket=str(socket), offer=str(home / "offer.json"))
         worker = Child(
             "worker",
             lambda: [sys.executable, "-m", "hofl.engines.network.worker", own.to_json()],

@@ -9,12 +9,12 @@ import json
 import logging
 import signal
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from hofl.engines.network.boundary import boundary_within, memory_budget
 from hofl.engines.network.link import Header, LinkLost, listen, receive, send
+from hofl.engines.network.settings import WorkerSettings
 from hofl.engines.rounds import Failure, attempt
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, parse_config
@@ -23,42 +23,6 @@ from hofl.messages import RoundPlan
 from hofl.process import tune_allocator, use_threads
 
 log = logging.getLogger("hofl.device")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerSettings:
-    """What a device knows of itself.
-
-    Args:
-        name: how it calls itself.
-        socket: where it listens.
-        data: its own training files, or "".
-        shard: instead of them, a part of the run's task; -1 for none.
-        memory: budget such as ``4GiB``, ``auto`` for what is free, or "" when a boundary is given.
-        boundary: its order boundary, or -1 to find it from the memory.
-        model: model to use in place of the one that the run names, or "".
-        device: where to compute.
-        threads: CPU threads, 0 for all.
-    """
-
-    name: str
-    socket: str
-    data: str = ""
-    shard: int = -1
-    memory: str = ""
-    boundary: int = -1
-    model: str = ""
-    device: str = "auto"
-    threads: int = 0
-
-    def to_json(self) -> str:
-        """For the worker's command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """From the command line."""
-        return cls(**json.loads(text))
 
 
 class Worker:
@@ -99,12 +63,16 @@ class Worker:
                 device=settings.device,
             )
             self._offer = digest
+            Path(settings.offer).write_bytes(offer)
         return self._properties()
 
     def _plan(self, plan_bytes: bytes) -> tuple[Header, bytes]:
         """Compute an upload; a plan that the memory does not allow is refused."""
+        kept = Path(self._settings.offer)
+        if self._side is None and kept.is_file():
+            self._join(kept.read_bytes())  # restarted in the middle of a run
         if self._side is None:
-            raise HoflError("this worker was restarted and has not joined yet")
+            raise HoflError("this device has not joined the run yet")
         plan = RoundPlan.from_bytes(plan_bytes)
         properties = self._properties()
         if plan.boundary < properties["boundary"]:

@@ -1,4 +1,4 @@
-"""Runs on a network: the server's side, a device's side, and both on one machine."""
+"""The server's side of a run on a network: start it, or go on with it."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -10,17 +10,15 @@ from hofl.engines.flower import commands
 from hofl.engines.flower.service import FlowerServices
 from hofl.engines.launch import Result, readable_errors
 from hofl.engines.network.bridge import Bridge
-from hofl.engines.network.device import run_device
 from hofl.engines.network.engine import NetworkEngine
-from hofl.engines.network.processes import free_port, is_loopback, split_address
+from hofl.engines.network.processes import is_loopback, split_address
 from hofl.engines.network.registry import Registry
-from hofl.engines.network.worker import WorkerSettings
 from hofl.engines.rounds import Observer, run_rounds
 from hofl.errors import HoflError
 from hofl.experiment.build import Experiment
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.remote import build_server
-from hofl.experiment.runs import RunDirectory, check_new
+from hofl.experiment.runs import RunDirectory
 from hofl.process import tune_allocator, use_threads
 
 
@@ -60,7 +58,8 @@ def serve(
     """Run the server of a new network run until its last round."""
     with readable_errors(out):
         endpoint.check()
-        check_new(out, "hofl server")
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise HoflError(f"{out} is not empty: choose another --out, or add --resume.")
         experiment = _prepared(config)
         directory = RunDirectory.create(out, experiment.config)
         return _train(experiment, directory, endpoint, observe)
@@ -77,34 +76,6 @@ def serve_again(
         if finished is not None:
             return Result(directory.path, finished)
         return _train(_prepared(directory.config()), directory, endpoint, observe)
-
-
-def take_part(
-    settings: WorkerSettings,
-    server: str,
-    home: Path,
-    *,
-    tls: Path | None = None,
-    key: Path | None = None,
-    niceness: int = 10,
-) -> None:
-    """Be a device until told to stop."""
-    commands.check_installed()
-    host, _ = split_address(server)
-    if tls is None and not is_loopback(host):
-        raise HoflError(f"{host} is another machine: give --tls DIR and --key FILE.")
-    if (tls is None) != (key is None):
-        raise HoflError("--tls DIR and --key FILE belong together.")
-    if key is not None and not key.is_file():
-        raise HoflError(f"no file {key}: make device keys with hofl certs.")
-    certificates = None if tls is None else commands.Certificates(tls)
-    run_device(
-        settings,
-        lambda socket: commands.supernode(server, free_port(), socket, certificates, key),
-        commands.environment(home / "flower"),
-        home,
-        niceness,
-    )
 
 
 def _prepared(config: ExperimentConfig) -> Experiment:
