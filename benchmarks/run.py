@@ -1,4 +1,4 @@
-"""All benchmarks: ``python benchmarks/run.py [--out FILE.json] [--repeats 7]``.
+"""All benchmarks: ``python benchmarks/run.py [--out FILE.json] [--repeats 7] [--only SUBJECT]``.
 
 Prints one table per subject and writes every figure, with the machine it was taken on, as JSON.
 Takes a few minutes; nothing else should run on the machine meanwhile. Targets are printed beside
@@ -14,6 +14,7 @@ from typing import Any
 
 import directions
 import evaluation
+import options
 import replay
 import step
 from harness import environment
@@ -26,6 +27,7 @@ SUBJECTS = {
     "replay": replay.measure,
     "directions": directions.measure,
     "evaluation": evaluation.measure,
+    "options": options.measure,
 }
 BUSY = 0.5  # load average
 DEFAULT_OUT = Path(__file__).parent / "results.json"
@@ -36,9 +38,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmarks of hofl.")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
     parser.add_argument("--repeats", type=int, default=7, help="samples per variant (default 7)")
+    parser.add_argument("--only", choices=SUBJECTS, help="this subject alone; name an --out too")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error("--repeats must be at least 1")
+    if arguments.only and arguments.out == DEFAULT_OUT:
+        parser.error("--only would overwrite the figures of the other subjects: give --out")
 
     tune_allocator()
     use_threads(0, 1)
@@ -47,6 +52,8 @@ def main() -> None:
     if (results["environment"]["load_average_at_start"] or 0) > BUSY:
         console.print("the machine is busy: these figures will mean little")
     for name, measure in SUBJECTS.items():
+        if arguments.only not in (None, name):
+            continue
         start = time.perf_counter()
         with console.status(f"measuring {name}"):
             subject = measure(arguments.repeats)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from hofl.batch import Batch, ChooseWord
 from hofl.local.rules import resolve
-from hofl.local.step import hybrid_gradients
+from hofl.local.step import StepGradients, hybrid_gradients
 from hofl.messages import LocalRule, RoundPlan
 from hofl.models.split import SplitModel
 from hofl.optim import AdamW, add_proximal
@@ -73,8 +73,7 @@ def first_order_steps(folder: str, batch: Batch) -> tuple[Step, Step]:
 
 def hybrid_step(model: SplitModel, batch: Batch, b: int, e: int) -> Step:
     """Local step e of ``client_update`` at boundary b."""
-    bottom, surrogate = resolve(RULE, b)
-    cut, w_0 = model.layout.cut(b), model.w.clone()
+    rules = resolve(RULE, b)
     plan = RoundPlan(
         run="bench",
         round=0,
@@ -83,21 +82,31 @@ def hybrid_step(model: SplitModel, batch: Batch, b: int, e: int) -> Step:
         seed=0,
         layout=model.layout.digest,
         rule=RULE,
-        w=w_0,
+        w=model.w.clone(),
     )
-    w_zo, w_fo = model.w[:cut], model.w[cut:]
-    state_zo, state_fo = RULE.optimizer.init(w_zo), RULE.optimizer.init(w_fo)
+    update = optimizer_step(model, plan)
 
     def step() -> None:
-        g = hybrid_gradients(model, plan, e, [batch], bottom, surrogate)
-        assert g.bottom.gradient is not None
-        with torch.no_grad():
-            add_proximal(g.bottom.gradient, w_zo, w_0[:cut], RULE.proximal)
-            RULE.optimizer.step(w_zo, g.bottom.gradient, state_zo)
-            add_proximal(g.top, w_fo, w_0[cut:], RULE.proximal)
-            RULE.optimizer.step(w_fo, g.top, state_fo)
+        update(hybrid_gradients(model, plan, e, [batch], *rules))
 
     return step
+
+
+def optimizer_step(model: SplitModel, plan: RoundPlan) -> Callable[[StepGradients], None]:
+    """Both segments' optimizer steps as ``client_update`` takes them."""
+    rule, cut = plan.rule, model.layout.cut(plan.boundary)
+    w_zo, w_fo = model.w[:cut], model.w[cut:]
+    state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
+
+    @torch.no_grad()
+    def update(g: StepGradients) -> None:
+        if g.bottom.gradient is not None:
+            add_proximal(g.bottom.gradient, w_zo, plan.w[:cut], rule.proximal)
+            rule.optimizer.step(w_zo, g.bottom.gradient, state_zo)
+        add_proximal(g.top, w_fo, plan.w[cut:], rule.proximal)
+        rule.optimizer.step(w_fo, g.top, state_fo)
+
+    return update
 
 
 def block_flops(model: SplitModel) -> int:

@@ -74,3 +74,16 @@ def batch(seed: int, rows: int = 3, length: int = 10) -> Batch:
         goal=ChooseWord(torch.tensor([5, 6, 7, 8]), torch.randint(0, 4, (rows,), generator=rng)),
         examples=rows,
     )
+
+
+def parts(data: Batch, size: int) -> list[Batch]:
+    """The batch in micro-batches of ``size`` rows; 0 is the batch itself."""
+    assert isinstance(data.goal, ChooseWord)
+    found = []
+    for start in range(0, data.examples, size or data.examples):
+        mine = slice(start, start + (size or data.examples))
+        goal = ChooseWord(data.goal.candidates, data.goal.targets[mine])
+        columns = data.columns[mine]
+        rows = torch.arange(len(columns))
+        found.append(Batch(data.input_ids[mine], rows, columns, goal, len(columns)))
+    return found

@@ -14,11 +14,12 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 LAYERS = [
     {"cache", "errors", "version", "process"},
     {"randomness", "layout", "batch", "vectors"},
-    {"directions", "optim", "memory"},
+    {"directions", "optim", "memory", "packing"},
     {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
     {"algorithm"},
     {"client"},
+    {"planning"},
     {"experiment", "recipes"},
     {"engines", "report"},
     {"choosing"},
@@ -74,6 +75,8 @@ def test_imports_point_downwards(path: Path) -> None:
     [
         ("transformers", {"models"}),
         ("peft", {"models"}),
+        ("accelerate", {"models"}),
+        ("gguf", {"models"}),
         ("typer", {"cli"}),
         ("rich", {"cli"}),
         ("pydantic", {"experiment"}),
@@ -98,7 +101,7 @@ def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> No
 
 def test_server_side_sampling_and_theory_load_without_the_model_libraries() -> None:
     for modules, banned in (
-        ("hofl.algorithm, hofl.server.checks", ("transformers", "peft")),
+        ("hofl.algorithm, hofl.server.checks", ("transformers", "peft", "accelerate")),
         (SAMPLING, ("torch", "transformers", "scipy", "clarabel")),
         ("hofl.theory.study, hofl.theory.descent, hofl.theory.trajectory", ("torch", "scipy")),
     ):

@@ -12,7 +12,7 @@ from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
 from hofl.optim import SGD
-from hofl.server.checks import UploadLimits, check_upload
+from hofl.server.checks import UploadLimits, check_upload, plan_as_answered
 
 LAYOUT = Layout(
     names=("a", "b", "a", "b"),
@@ -52,6 +52,17 @@ def with_value(name: str, value: float) -> torch.Tensor:
 def test_upload_that_answers_its_plan_passes():
     check_upload(UPLOAD, PLAN, LAYOUT, NO_LIMITS)
     check_upload(Upload.from_bytes(UPLOAD.to_bytes()), PLAN, LAYOUT, NO_LIMITS)
+
+
+@pytest.mark.parametrize(("raised", "taken"), [(2, 2), (3, 3), (1, 1), (0, 1), (4, 1), (-1, 1)])
+def test_a_boundary_may_be_raised_up_to_the_last_block_and_never_lowered(raised: int, taken: int):
+    upload = replace(UPLOAD, boundary=raised)
+    assert plan_as_answered(PLAN, upload, LAYOUT) == replace(PLAN, boundary=taken)
+
+
+@pytest.mark.parametrize("raised", [True, 2.0, "2", None])
+def test_a_boundary_of_another_type_is_not_taken(raised: object):
+    assert plan_as_answered(PLAN, replace(UPLOAD, boundary=raised), LAYOUT) is PLAN
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,21 @@ from hofl.cli.main import app
 from hofl.methods import METHODS
 from runs import quick, run_cli
 
-COMMANDS = {"run", "check", "data", "demo", "evaluate", "sample", "methods", "models", "theory"}
+COMMANDS = {
+    "check",
+    "curve",
+    "data",
+    "demo",
+    "evaluate",
+    "memory",
+    "methods",
+    "models",
+    "plan",
+    "profile",
+    "run",
+    "sample",
+    "theory",
+}
 GROUPS = {"beta": {"guide", "coverage", "pilot", "measure"}}
 
 

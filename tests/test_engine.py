@@ -203,7 +203,7 @@ def test_clients_that_drop_out_are_recorded_and_the_rest_is_averaged(
 
 def test_uplink_on_the_wire_is_within_the_stated_bound(tiny_folder: Path) -> None:
     experiment = build(quick(tiny_folder))
-    for client, boundary in enumerate(experiment.boundaries):
+    for client, boundary in enumerate(experiment.boundaries()):
         plan = experiment.plan(0, client, experiment.start)
         sent = len(experiment.client.answer(plan.to_bytes()))
         rule, d_fo = plan.rule, experiment.layout.size - experiment.layout.cut(boundary)

@@ -13,6 +13,7 @@ from hofl.local.bottom import BottomGradient, ZerothOrder
 from hofl.local.estimators import ESTIMATORS
 from hofl.local.site import Site
 from hofl.local.surrogates import linear
+from hofl.local.top import Top
 from hofl.models.split import SplitModel
 from models import CONFIGS, VOCABULARY, batch, tiny
 from number_texts import END, number_set, random_prompts
@@ -105,7 +106,7 @@ def probe(
     bottom = ZerothOrder(ESTIMATORS[estimator](mu), 2)
     site = Site(model, data.input_ids, 2, key, step)
     forward = bottom.forward(site)
-    feedback = linear(model, forward.z, model.inputs(data.input_ids), data, 2)
+    feedback = linear(Top(model, model.inputs(data.input_ids), data, 2), forward.z)
     return bottom.gradient(site, forward.evidence(feedback))
 
 
@@ -158,7 +159,7 @@ def test_signal_and_noise_are_those_of_perturbed_models_at_mu_and_twice_mu() -> 
 
     z_0, z_1, z_2 = (boundary_activation(scale) for scale in (0.0, mu, 2 * mu))
     model.load(start)
-    delta = linear(model, z_0, inputs, data, 2).delta
+    delta = linear(Top(model, inputs, data, 2), z_0).delta
     s_1 = (delta.double() * (z_1 - z_0)).sum().item() / mu
     s_2 = (delta.double() * (z_2 - z_0)).sum().item() / (2 * mu)
     assert found.scalars[0].item() == pytest.approx(s_1, rel=1e-3)

@@ -113,7 +113,7 @@ def test_the_fleets_seed_keeps_data_tiers_and_preferred_clients(tiny_folder: Pat
         build(quick(tiny_folder, seed=seed, fleet=fleet, evaluation={"holdout": 0.25}))
         for seed, fleet in [(5, {"clients": 30}), (6, {"clients": 30, "seed": 5}), (6, {})]
     )
-    assert first.boundaries == second.boundaries
+    assert first.boundaries() == second.boundaries()
     assert np.array_equal(first.marginals(0), second.marginals(0))
     for a, b in zip(first.held_out, second.held_out, strict=True):
         assert np.array_equal(a, b)

@@ -89,6 +89,20 @@ def test_known_moments_of_quadratics_are_found_within_standard_errors() -> None:
     assert s.relaxed(p, 2) == pytest.approx(truth.relaxed(p, 2), rel=0.1)
 
 
+def test_gradients_stand_for_mean_updates_at_small_steps() -> None:
+    """zeta^2 and c^T p keep their meaning; the spread is that of the gradients, without noise."""
+    updates, gradients = sampled(60, seed=4)
+    options = {"smoothness": 1.0, "step": 0.15, "boundaries": FLEET.boundaries}
+    found = measured(updates, gradients, normalised=True, first_order=True, **options)
+    plain = measured(updates, gradients, normalised=True, **options)
+    truth = ((PROBLEM.gradients(START) - PROBLEM.gradients(START).mean(axis=0)) ** 2).sum(axis=1)
+    assert found.statistics.spread == pytest.approx(truth, rel=0.15, abs=0.1)
+    assert np.array_equal(found.statistics.variances, plain.statistics.variances)
+    assert np.allclose(found.statistics.means.mean(axis=0), found.statistics.gradient)
+    with pytest.raises(HoflError, match="under SGD only"):
+        measured(updates, gradients, normalised=False, first_order=True, **options)
+
+
 def test_few_repetitions_are_unbiased_where_plain_means_are_not() -> None:
     """R = 3, 200 measurements: the mean of H_a is true; from means it would be far too large."""
     truth = true_dispersion(mean_updates())
@@ -113,7 +127,7 @@ def test_variances_and_gram_equal_their_textbook_forms() -> None:
     assert np.allclose(products.variances(), variances, rtol=1e-9)
     means = wide.mean(axis=1)
     corrected = means @ means.T - np.diag(variances / 5)
-    assert np.allclose(products.gram(), corrected, rtol=1e-6, atol=1e-6)
+    assert np.allclose(products.gram, corrected, rtol=1e-6, atol=1e-6)
     shorter = [np.delete(one, 3, axis=0) if i == 1 else one for i, one in enumerate(wide)]
     means = np.array([one.mean(axis=0) for one in shorter])
     lengths = [one.var(axis=0, ddof=1).sum() / len(one) for one in shorter]

@@ -75,7 +75,7 @@ def test_without_costs_the_scores_are_the_costs(tiny_folder: Path) -> None:
     method = {"policy": "water-filling", "weight": 1e3}
     experiment = build(quick(tiny_folder, method=method))
     p = experiment.marginals(0)
-    ranks = np.argsort(experiment.scores, kind="stable")
+    ranks = np.argsort(experiment.scores(), kind="stable")
     assert (np.diff(p[ranks]) <= 0).all()
     assert p[ranks[0]] > p[ranks[-1]]
 

@@ -19,6 +19,7 @@ from hofl.experiment.runs import RunDirectory
 from hofl.local.estimators import ESTIMATORS
 from hofl.local.site import Site
 from hofl.local.surrogates import end_to_end, linear
+from hofl.local.top import Top
 from models import batch, tiny
 from runs import adapter_bytes, quick, run_cli
 
@@ -81,7 +82,7 @@ def test_estimators_and_surrogates_agree_in_every_precision(
     for name, surrogate in itertools.product(ESTIMATORS, (linear, end_to_end)):
         key = DirectionKey(1, 2, 3)
         probe = ESTIMATORS[name](1e-3).probe(Site(model, data.input_ids, 2, key, 0), 3)
-        found.append(probe.scalars(surrogate(model, probe.z, inputs, data, 2)))
+        found.append(probe.scalars(surrogate(Top(model, inputs, data, 2), probe.z)))
     exact = found[-1]
     for scalars in found:
         assert (scalars - exact).abs().max() < 0.03 * exact.abs().max() + 2e-3

@@ -149,7 +149,7 @@ def gradient(model: SplitModel, boundary: int) -> torch.Tensor:
     data = batch(3)
     inputs = model.inputs(data.input_ids)
     loss = model.loss(model.forward(inputs.hidden, inputs, 0, BLOCKS), data)
-    grads = torch.autograd.grad(loss, model.top_parameters(boundary))
+    grads = torch.autograd.grad(loss, model.parameters_in(range(boundary, BLOCKS)))
     return torch.cat([g.reshape(-1) for g in grads])
 
 

@@ -12,6 +12,7 @@ from hofl.local.estimators import ESTIMATORS
 from hofl.local.site import Site
 from hofl.local.streams import ANCHOR, Stream, joint_pass
 from hofl.local.surrogates import end_to_end, linear
+from hofl.local.top import Top
 from hofl.models.adapters import FullBlocks
 from hofl.models.families import family_of
 from hofl.models.split import SplitModel
@@ -39,7 +40,7 @@ def probe_scalars(
 ) -> torch.Tensor:
     probe = ESTIMATORS[estimator](mu).probe(Site(model, data.input_ids, boundary, KEY, 0), q)
     inputs = model.inputs(data.input_ids)
-    return probe.scalars(linear(model, probe.z, inputs, data, boundary))
+    return probe.scalars(linear(Top(model, inputs, data, boundary), probe.z))
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -61,7 +62,7 @@ def test_boundary_gradient_and_top_gradient_equal_autograds(family: str) -> None
         wanted = [z, *parameters] if z.requires_grad else parameters
         grads = torch.autograd.grad(loss, wanted, allow_unused=True)
         flat = torch.cat([g.reshape(-1) for g in grads[-len(parameters) :]])
-        feedback = linear(model, z, model.inputs(data.input_ids), data, boundary)
+        feedback = linear(Top(model, model.inputs(data.input_ids), data, boundary), z)
         torch.testing.assert_close(feedback.loss, loss.item(), rtol=1e-6, atol=1e-6)
         assert feedback.delta is not None
         if z.requires_grad:
@@ -101,8 +102,8 @@ def test_end_to_end_and_linear_surrogates_agree_to_first_order(estimator: str) -
     model, data = tiny("qwen2"), batch(3)
     inputs = model.inputs(data.input_ids)
     probe = ESTIMATORS[estimator](1e-3).probe(Site(model, data.input_ids, 2, KEY, 0), 4)
-    straight = probe.scalars(linear(model, probe.z, inputs, data, 2))
-    through = probe.scalars(end_to_end(model, probe.z, inputs, data, 2))
+    straight = probe.scalars(linear(Top(model, inputs, data, 2), probe.z))
+    through = probe.scalars(end_to_end(Top(model, inputs, data, 2), probe.z))
     tolerance = 1e-5 if estimator == "forward-mode" else 0.02
     scale = straight.abs().max()
     assert (straight - through).abs().max() < tolerance * max(1.0, scale.item())
@@ -150,7 +151,7 @@ def test_mean_of_many_estimates_converges_to_the_gradient_at_the_predicted_rate(
             estimator = ESTIMATORS["forward-mode"](0.0)
             probe = estimator.probe(Site(model, data.input_ids, boundary, KEY, step), q)
             inputs = model.inputs(data.input_ids)
-            s = probe.scalars(linear(model, probe.z, inputs, data, boundary))
+            s = probe.scalars(linear(Top(model, inputs, data, boundary), probe.z))
             out = torch.empty(cut)
             combine(s.numpy(), KEY, step, model.layout, boundary, out=out.numpy())
             squared.append((out - exact).square().sum().item())

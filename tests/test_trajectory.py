@@ -13,11 +13,12 @@ from torch.nn.functional import cross_entropy
 
 from hofl.algorithm import client_update, reconstruct
 from hofl.directions import DirectionKey, direction
+from hofl.local.execution import PLAIN, Execution
 from hofl.local.rules import resolve
 from hofl.messages import LocalRule, RoundPlan, Upload
 from hofl.models.split import SplitModel
 from hofl.optim import SGD, AdamW
-from models import batch, tiny
+from models import batch, parts, tiny
 
 KEY = DirectionKey(seed=11, round=3, stream=1)
 STEPS, DIRECTIONS = 3, 2  # E, q
@@ -26,6 +27,13 @@ OURS = {
     "sgd-decay": SGD(lr=0.05, weight_decay=0.1),
     "adamw-decay": AdamW(lr=0.01, weight_decay=0.1),
 }
+EXECUTIONS = [
+    Execution(micro_batch=1),
+    Execution(micro_batch=2),
+    Execution(checkpoint=1),
+    Execution(checkpoint=2),
+    Execution(micro_batch=2, checkpoint=3),
+]
 TORCHS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
     "sgd-decay": lambda parameters: torch.optim.SGD(parameters, lr=0.05, weight_decay=0.1),
@@ -78,7 +86,11 @@ def whole(step: int, j: int, index: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def client(
-    family: str, boundary: int, optimizer: str, proximal: float
+    family: str,
+    boundary: int,
+    optimizer: str,
+    proximal: float,
+    execution: Execution = PLAIN,
 ) -> tuple[SplitModel, RoundPlan, Upload]:
     model = tiny(family)
     rule = LocalRule(
@@ -98,8 +110,9 @@ def client(
         rule=rule,
         w=model.w.clone(),
     )
-    batches = [[batch(e)] for e in range(STEPS)]
-    return model, plan, client_update(model, plan, batches, *resolve(rule, boundary))
+    batches = [parts(batch(e), execution.micro_batch) for e in range(STEPS)]
+    upload = client_update(model, plan, batches, *resolve(rule, boundary), execution)
+    return model, plan, upload
 
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
@@ -121,6 +134,20 @@ def test_client_update_follows_a_slow_loop_of_autograd_and_torchs_optimizers(
     assert upload.metrics.loss == pytest.approx(sum(expected.losses) / STEPS, rel=1e-5)
     delta = reconstruct(plan, upload, model.layout)
     torch.testing.assert_close(delta, expected.w - plan.w, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("boundary", [0, 1, 3])
+def test_client_update_follows_the_slow_loop_however_it_saves_memory(
+    execution: Execution, boundary: int
+) -> None:
+    expected = slow_loop("opt", boundary, "adamw-decay", 0.0)
+    model, plan, upload = client("opt", boundary, "adamw-decay", 0.0, execution)
+    torch.testing.assert_close(model.w, expected.w, rtol=0, atol=2e-6)
+    if boundary:
+        torch.testing.assert_close(upload.scalars, expected.scalars, rtol=1e-4, atol=2e-6)
+    assert upload.metrics.loss == pytest.approx(sum(expected.losses) / STEPS, rel=1e-5)
+    assert torch.equal(reconstruct(plan, upload, model.layout), model.w - plan.w)
 
 
 @pytest.mark.parametrize("family", ["llama", "opt"])

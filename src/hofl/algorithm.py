@@ -15,9 +15,11 @@ from hofl.batch import Batch
 from hofl.directions import combine
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
+from hofl.local.execution import PLAIN, Execution
 from hofl.local.step import hybrid_gradients
 from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
+from hofl.packing import pack, unpack
 from hofl.server.aggregate import BlockWeights, RunningMean
 
 if TYPE_CHECKING:  # the server side never imports the model
@@ -32,16 +34,18 @@ def client_update(
     steps: Iterable[Sequence[Batch]],
     bottom: "BottomRule",
     surrogate: "Surrogate",
+    execution: Execution = PLAIN,
 ) -> Upload:
     """ClientUpdate: E hybrid-order steps from w_t; returns scalars and the top's difference."""
     rule, b, cut = plan.rule, plan.boundary, model.layout.cut(plan.boundary)
     w_0 = plan.w.to(model.device)
     model.load(w_0)
+    model.keep(b if execution.stream_bottom else 0)
     w_zo, w_fo = model.w[:cut], model.w[cut:]
     state_zo, state_fo = rule.optimizer.init(w_zo), rule.optimizer.init(w_fo)
     scalars, losses, judged, examples = [], [], [], 0
     for e, parts in enumerate(steps):  # a batch, in one part or several
-        g = hybrid_gradients(model, plan, e, parts, bottom, surrogate)  # Eqs. (3)-(6)
+        g = hybrid_gradients(model, plan, e, parts, bottom, surrogate, execution)  # Eqs. (3)-(6)
         with torch.no_grad():  # both segments move from the same anchor, Eq. (7)
             if g.bottom.gradient is not None:
                 add_proximal(g.bottom.gradient, w_zo, w_0[:cut], rule.proximal)
@@ -52,8 +56,10 @@ def client_update(
         losses.append(g.loss)
         judged.append((g.bottom.checks, g.bottom.signal, g.bottom.noise))
         examples += g.examples
+        del g  # not to be held through the next step
     checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
+    difference = (model.w[dense] - w_0[dense]).cpu()  # [d_FO], Eq. (8)
     return Upload(
         run=plan.run,
         round=plan.round,
@@ -61,7 +67,7 @@ def client_update(
         boundary=b,
         layout=plan.layout,
         scalars=torch.stack(scalars),  # [E, q]
-        difference=(model.w[dense] - w_0[dense]).cpu(),  # [d_FO], Eq. (8)
+        difference=pack(difference, rule.uplink_bits, plan.rounding()),
         metrics=ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise),
         bottom_hash=bottom_hash(w_zo) if plan.verify and len(scalars[0]) else "",
     )
@@ -75,7 +81,8 @@ def reconstruct(plan: RoundPlan, upload: Upload, layout: Layout) -> Tensor:
             finite scalars add up to parameters that are not.
     """
     delta = torch.zeros(layout.size)
-    delta[plan.dense_start(layout) :] = upload.difference
+    dense = delta[plan.dense_start(layout) :]
+    dense.copy_(unpack(upload.difference, plan.rule.uplink_bits, len(dense)))
     if upload.scalars.shape[1] > 0:
         w_e = replay(plan, upload.scalars, layout)
         if plan.verify and bottom_hash(w_e) != upload.bottom_hash:

@@ -1,37 +1,53 @@
 """Peak memory of a piece of work, by counting live tensor storages as they come and go."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+
+CPU = torch.device("cpu")
+OTHER = "other"
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors made inside it that are still alive, and their peak.
+    """Counts the bytes of a device's tensors made inside it that are still alive, and their peak.
 
-    Backward passes are seen too. Workspaces inside a kernel are not.
+    Backward passes are seen too. Workspaces inside a kernel are not. Whoever runs the work may say
+    what kind of thing is being made (:meth:`making`); ``items`` then tells what the peak was of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = CPU) -> None:
         super().__init__()
+        self.device_type = device.type
         self.live = 0
         self.peak = 0
+        self.items: dict[str, int] = {}
+        self._live_items: dict[str, int] = {}
+        self._kind = OTHER
         self._known: set[int] = set()
+
+    @contextmanager
+    def making(self, kind: str) -> Iterator[None]:
+        """Inside, new tensors are of this kind."""
+        outer, self._kind = self._kind, kind
+        try:
+            yield
+        finally:
+            self._kind = outer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, then look at the storages of what it returned."""
-        for value in tree_iter((args, kwargs)):
-            if isinstance(value, Tensor):
-                self._ignore(value)
-        result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, Tensor):
-                self._count(value)
+        kwargs = kwargs or {}
+        for tensor in (*_tensors(args), *_tensors(kwargs.values())):
+            self._ignore(tensor)
+        result = func(*args, **kwargs)
+        for tensor in _tensors(result if isinstance(result, tuple | list) else (result,)):
+            if tensor.device.type == self.device_type:
+                self._count(tensor)
         return result
 
     def _ignore(self, tensor: Tensor) -> None:
@@ -47,14 +63,26 @@ class LiveBytes(TorchDispatchMode):
         if key in self._known:
             return
         self._known.add(key)
-        size = storage.nbytes()
+        size, kind = storage.nbytes(), self._kind
         self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._release, key, size)
+        self._live_items[kind] = self._live_items.get(kind, 0) + size
+        if self.live > self.peak:
+            self.peak, self.items = self.live, dict(self._live_items)
+        weakref.finalize(storage, self._release, key, size, kind)
 
-    def _release(self, key: int, size: int) -> None:
+    def _release(self, key: int, size: int, kind: str) -> None:
         self._known.discard(key)
         self.live -= size
+        self._live_items[kind] -= size
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among an operation's values; lists are nested at most once, which is quick."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from (inner for inner in value if isinstance(inner, Tensor))
 
 
 class PeakBytes:
@@ -72,7 +100,7 @@ def measure_peak(module: nn.Module, device: torch.device) -> Iterator[PeakBytes]
         yield result
         result.value = torch.cuda.max_memory_allocated(device)
         return
-    with LiveBytes() as counter:
+    with LiveBytes(device) as counter:
         yield result
     result.value = resident_bytes(module) + counter.peak
 
@@ -82,5 +110,15 @@ def resident_bytes(module: nn.Module) -> int:
     storages = {}
     for tensor in (*module.parameters(), *module.buffers()):
         # Parameters may be views (of a mapped file, of the flat adapter): count what they span.
-        storages[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        place = tensor.untyped_storage()._cdata, tensor.storage_offset()
+        storages[place] = tensor.numel() * tensor.element_size()
     return sum(storages.values())
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator, Python's, NumPy's or torch's, could not give what was asked for."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # torch's CPU allocator has no exception of its own.
+    known = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in known)

@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+import numpy as np
 import safetensors
 from safetensors.torch import load, save
 from torch import Tensor
@@ -18,6 +19,8 @@ from hofl.directions import SHARED_STREAM, DirectionKey
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.optim import Optimizer, optimizer_from, optimizer_spec
+from hofl.packing import Packed
+from hofl.randomness import Purpose, generator
 
 SCHEMA = 1
 # What readers raise on hostile bytes; RuntimeError covers overflowing shapes and deep nesting.
@@ -44,6 +47,7 @@ class LocalRule:
         q: directions per step.
         mu: perturbation radius.
         proximal: FedProx's strength, 0 for none.
+        uplink_bits: 32, or 8 or 4 to send the difference stochastically rounded.
     """
 
     optimizer: Optimizer
@@ -54,6 +58,7 @@ class LocalRule:
     q: int = 2
     mu: float = 1e-3
     proximal: float = 0.0
+    uplink_bits: int = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +104,10 @@ class RoundPlan:
         """The upload's difference covers ``w[dense_start:]``: the top, or all after recompute."""
         return 0 if self.rule.bottom == "recompute" else layout.cut(self.boundary)
 
+    def rounding(self) -> np.random.Generator:
+        """The client's stream for rounding its difference; nobody else needs it."""
+        return generator(self.seed, Purpose.UPLINK, self.round, self.client)
+
     def to_bytes(self) -> bytes:
         """Serialise."""
         header = {k: v for k, v in vars(self).items() if k not in ("w", "rule")}
@@ -143,7 +152,7 @@ class Upload:
     Args:
         run, round, client, boundary, layout: copied from the plan; checked on arrival.
         scalars: s, float32 [E, q].
-        difference: w_E - w_0 of the densely sent segment, float32 [d_FO].
+        difference: w_E - w_0 of the densely sent segment, float32 [d_FO], or the same packed.
         metrics: loss and measurements.
         bottom_hash: SHA-256 of the final bottom segment when the plan asked for it.
     """
@@ -154,7 +163,7 @@ class Upload:
     boundary: int
     layout: str
     scalars: Tensor = field(repr=False)
-    difference: Tensor = field(repr=False)
+    difference: Tensor | Packed = field(repr=False)
     metrics: ClientMetrics
     bottom_hash: str = ""
 
@@ -164,7 +173,9 @@ class Upload:
             k: v for k, v in vars(self).items() if k not in ("scalars", "difference", "metrics")
         }
         header["metrics"] = asdict(self.metrics)
-        return _pack("upload", header, {"scalars": self.scalars, "difference": self.difference})
+        sent = self.difference
+        vectors = vars(sent) if isinstance(sent, Packed) else {"difference": sent}
+        return _pack("upload", header, {"scalars": self.scalars, **vectors})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -172,7 +183,12 @@ class Upload:
         try:
             header, tensors = _unpack("upload", data)
             metrics = ClientMetrics(**header.pop("metrics"))
-            scalars, difference = tensors.pop("scalars"), tensors.pop("difference")
+            scalars = tensors.pop("scalars")
+            difference = (
+                Packed(tensors.pop("codes"), tensors.pop("scales"))
+                if "codes" in tensors
+                else tensors.pop("difference")
+            )
             upload = cls(**header, scalars=scalars, difference=difference, metrics=metrics)
         except (TypeError, KeyError) as error:
             raise UploadRefused(f"malformed upload: {_printable(error)}") from None

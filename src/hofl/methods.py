@@ -142,8 +142,9 @@ def method(name: str, **options: Any) -> Method:
     Args:
         name: a key of ``METHODS``.
         **options: optimizer, lr, weight_decay, local_steps, q, mu, estimator, surrogate, bottom,
-            proximal, aggregation, shared_directions; policy and what the sampling policy takes:
-            beta, beta_schedule, beta_end, min_participations, or weight, floor, costs.
+            proximal, uplink_bits, aggregation, shared_directions; policy and what the sampling
+            policy takes: beta, beta_schedule, beta_end, min_participations, or weight, floor,
+            costs.
     """
     if name not in METHODS:
         raise HoflError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}.")

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     HOLDOUT = 10
     SUBSET = 11
     CURVE = 12
+    UPLINK = 13
 
 
 def philox_words(

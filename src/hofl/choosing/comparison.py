@@ -36,7 +36,7 @@ def compared(found: Measured, experiment: Experiment, floor: float) -> tuple[lis
     statistics, config = found.statistics, experiment.config
     cohort, seed, note = config.fleet.cohort, fleet_seed(config), None
     shares = {
-        f"beta {beta:g}": DimensionAware(beta).marginals(experiment.scores, cohort, seed)
+        f"beta {beta:g}": DimensionAware(beta).marginals(experiment.scores(), cohort, seed)
         for beta in CANDIDATES
     }
     costs = statistics.costs(cohort)

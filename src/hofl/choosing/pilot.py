@@ -214,7 +214,7 @@ def _checked(config: ExperimentConfig, settings: Settings) -> ExperimentConfig:
     settings.rungs  # noqa: B018 -- too few rounds are told before a model is loaded
     method = config.method.model_copy(update={"policy": "dimension-aware", "beta": 0.0})
     experiment = build(config.model_copy(update={"method": method}))
-    if np.ptp(experiment.scores) == 0:
+    if np.ptp(experiment.scores()) == 0:
         raise HoflError(
             "all devices have the same zeroth-order dimension under this method: beta changes "
             "nothing, and there is nothing to choose."

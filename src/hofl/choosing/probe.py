@@ -32,6 +32,7 @@ def probe(
     experiment: Experiment,
     repetitions: int,
     smoothness: float | None = None,
+    first_order: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """Measure a_i, v_i, H_a, zeta^2 and (unless given) L at the start of a run.
@@ -40,11 +41,14 @@ def probe(
         experiment: the fleet, its data and its method.
         repetitions: R, samples of every client's update and gradient.
         smoothness: L, when it is known.
+        first_order: take gradients for the mean updates (SGD only).
         progress: called with (probes done, probes in all).
     """
     if repetitions < LEAST:
         raise HoflError(f"repetitions must be at least {LEAST}, got {repetitions}.")
-    clients, w = len(experiment.boundaries), experiment.start
+    if first_order and not isinstance(experiment.method.local.optimizer, SGD):
+        raise HoflError("gradients can stand for mean updates under SGD only: method.optimizer.")
+    clients, w = len(experiment.boundaries()), experiment.start
     total = 2 * repetitions * clients
     total += 0 if smoothness is not None else (POWER_STEPS + 1) * clients
     prober = _Prober(experiment, total, progress)
@@ -65,8 +69,9 @@ def probe(
         gradients,
         smoothness=smoothness,
         step=step,
-        boundaries=experiment.boundaries,
+        boundaries=experiment.boundaries(),
         normalised=isinstance(rule.optimizer, SGD),
+        first_order=first_order,
     )
 
 
@@ -109,7 +114,7 @@ class _Prober:
 
     def mean_gradient(self, number: int, w: Tensor) -> Tensor:
         """The gradient at w of the mean loss over one fixed minibatch of every client, [d]."""
-        clients = range(len(self._experiment.boundaries))
+        clients = range(len(self._experiment.boundaries()))
         rows = [torch.from_numpy(self.gradient(number, i, w)) for i in clients]
         return torch.stack(rows).mean(dim=0)
 

@@ -10,12 +10,16 @@ from rich.console import Console
 from hofl.cli import (
     beta,
     check,
+    curve,
     data,
     demo,
     device,
     evaluate,
+    memory,
     methods,
     models,
+    plan,
+    profile,
     run,
     sample,
     server,
@@ -36,7 +40,11 @@ app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 app.command("server", epilog=server.EXAMPLE)(server.server)
 app.command("device", epilog=device.EXAMPLE)(device.device)
+app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
+app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
+app.command("memory", epilog=memory.EXAMPLE)(memory.memory)
 app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("curve", epilog=curve.EXAMPLE)(curve.curve)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("data", epilog=data.EXAMPLE)(data.data)
 app.command("sample", epilog=sample.EXAMPLE)(sample.sample)

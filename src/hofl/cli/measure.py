@@ -36,6 +36,9 @@ def measure(
     floor: Annotated[
         float, typer.Option(help="epsilon: water-filling and the QP leave everyone epsilon / N.")
     ] = 0.1,
+    means: Annotated[
+        str, typer.Option(help="a_i from: updates, or (less noisy, SGD only) gradients.")
+    ] = "updates",
     smoothness: Annotated[
         float | None, typer.Option(help="L; measured by power iteration when not given.")
     ] = None,
@@ -51,6 +54,8 @@ def measure(
 
     console = Console()
     check_floor(floor)
+    if means not in ("updates", "gradients"):
+        raise HoflError(f"--means is updates or gradients, got {means!r}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise HoflError(f"{out} exists and is not empty. Choose another --out.")
     experiment = build(hofl.read_config(config, changes))
@@ -60,12 +65,15 @@ def measure(
             experiment,
             repetitions,
             smoothness,
+            means == "gradients",
             lambda done, total: progress.update(bar, completed=done, total=total),
         )
     save(found, experiment.config, floor, out)
     rows, note = compared(found, experiment, floor)
     console.print(_moments(found))
     _say(console, f"H_a = {_shown(found.dispersion)}, zeta^2 = {_shown(found.heterogeneity)}")
+    if means == "updates" and found.dispersion.value < 2 * found.dispersion.error:
+        _say(console, "H_a is lost in noise: add --repetitions, or try --means gradients")
     s = found.statistics
     _say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {found.reference}")
     console.print(_policies(rows, found, experiment.config.fleet.cohort))
@@ -89,7 +97,8 @@ def _moments(found: "Measured") -> Table:
 def _policies(rows: "list[Row]", found: "Measured", cohort: int) -> Table:
     tiers = np.array(found.boundaries)
     kinds = np.unique(tiers).tolist()
-    table = _table("policy", *(f"seats of tier {kind}" for kind in kinds), "J(p)", "relaxed")
+    table = _table("policy", *(f"tier {kind}" for kind in kinds), "J(p)", "relaxed")
+    table.title = "seats per round, and the program's value"
     for row in rows:
         seats = (f"{cohort * row.p[tiers == kind].sum():.3g}" for kind in kinds)
         table.add_row(row.name, *seats, f"{row.objective:.5g}", f"{row.relaxed:.5g}")

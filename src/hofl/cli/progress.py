@@ -55,6 +55,10 @@ class RunDisplay:
             self._print(facts["text"])
         elif event == "lost":
             self._print(f"round {facts['round']} is repeated: {facts['reason']}", "yellow")
+        elif event == "plan":
+            for budget, chosen in facts["chosen"].items():
+                peak, cut = size(chosen["peak_bytes"]), chosen["boundary"]
+                self._print(f"planned for {budget}: boundary {cut}, peak {peak}")
         elif event == "client":
             self._seen += 1
             self._progress.update(self._bar, note=f"client {self._seen}/{facts['of']}")

@@ -52,6 +52,9 @@ def run(
         experiment = _prepared(config)
         # Nothing is written before everything has been built and checked.
         directory = RunDirectory.create(Path(out), experiment.config)
+        if experiment.memory_plan:
+            directory.write_plan(experiment.memory_plan)
+            observe("plan", experiment.memory_plan)
         return _train(experiment, directory, observe)
 
 

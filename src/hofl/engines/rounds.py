@@ -22,7 +22,7 @@ from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
 from hofl.sampling.audit import audit
 from hofl.server.aggregate import AGGREGATIONS
-from hofl.server.checks import check_upload
+from hofl.server.checks import check_upload, plan_as_answered
 
 
 @dataclass(frozen=True)
@@ -164,13 +164,14 @@ def one_attempt(
 ) -> tuple[Tensor, RoundTally]:
     """Draw among those who are there, send plans, average what comes back and is good."""
     t, own, resting = state.round, engine.join(), health.resting()
-    everyone = experiment.present(own)
-    fleet = everyone.without(resting)
-    tally = RoundTally(experiment.cohort(t, fleet, attempt), own)
-    if fleet is not everyone:
+    everyone = experiment.present(t, own)
+    present = everyone.without(resting)
+    tally = RoundTally(experiment.cohort(t, present, attempt), own)
+    if present is not everyone:
         tally.resting = resting
     tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i)]
-    plans = [experiment.plan(t, i, state.w, fleet) for i in tally.cohort if i not in tally.dropped]
+    asked = [i for i in tally.cohort if i not in tally.dropped]
+    plans = [experiment.plan(t, i, state.w, present) for i in asked]
     answers = engine.gather(tally.sent(plan.to_bytes()) for plan in plans)
     updates = rebuilt_updates(experiment, plans, answers, tally, observe)
     weights = AGGREGATIONS[experiment.method.aggregation]
@@ -200,13 +201,16 @@ def rebuilt_updates(
                 raise UploadRefused(answer.reason)
             tally.uplink_bytes += len(answer)
             upload = Upload.from_bytes(answer)
-            check_upload(upload, plan, experiment.layout, experiment.limits)
-            delta = reconstruct(plan, upload, experiment.layout)
+            carried_out = plan_as_answered(plan, upload, experiment.layout)
+            check_upload(upload, carried_out, experiment.layout, experiment.limits)
+            delta = reconstruct(carried_out, upload, experiment.layout)
         except UploadRefused as refusal:
             tally.refused[str(plan.client)] = str(refusal)
         else:
             tally.take(upload)
-            yield plan, delta
+            if carried_out is not plan:
+                tally.raised[str(plan.client)] = upload.boundary
+            yield carried_out, delta
 
 
 def timed_evaluation(
@@ -224,7 +228,12 @@ def timed_evaluation(
     size = config.evaluation.batch_size
     if experiment.held_out:
         held_out = evaluate_clients(
-            model, experiment.train, experiment.held_out, experiment.boundaries, size, progress
+            model,
+            experiment.train,
+            experiment.held_out,
+            experiment.boundaries(state.round),
+            size,
+            progress,
         )
         scores = {**held_out.means(), "clients": held_out.summary()}
     if config.evaluation.test:
@@ -263,11 +272,11 @@ def drawn_shares(
     experiment: Experiment, rows: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Every cohort with the shares it was drawn from, zero for those who were not there, [N]."""
-    known = [len(experiment.boundaries), *(int(i) + 1 for r in rows for i in r.get("present", ()))]
+    known = [len(experiment.fleet.start), *(int(i) + 1 for r in rows for i in r.get("present", ()))]
     for row in rows:
         own = row.get("present")
-        everyone = experiment.present(own and {int(i): b for i, b in own.items()})
-        fleet = everyone.without(row.get("resting", ()))
+        own = own and {int(i): b for i, b in own.items()}
+        present = experiment.present(row["round"] - 1, own).without(row.get("resting", ()))
         shares = np.zeros(max(known))
-        shares[fleet.clients] = experiment.marginals(row["round"] - 1, fleet)
+        shares[present.clients] = experiment.marginals(row["round"] - 1, present)
         yield row["cohort"], shares

@@ -23,6 +23,7 @@ class RoundTally:
     answered: list[int] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
+    raised: dict[str, int] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     uplink_bytes: int = 0
     downlink_bytes: int = 0
@@ -77,6 +78,7 @@ class RoundTally:
             "round": round_number,
             **self.attempt(),
             "dropped": self.dropped,
+            "raised": self.raised,
             "train_loss": sum(self.losses) / len(self.losses) if self.losses else None,
             "uplink_bytes": self.uplink_bytes,
             "downlink_bytes": self.downlink_bytes,

@@ -14,11 +14,11 @@ from hofl.client import LocalClient
 from hofl.data.encoding import EncodedSet, encode
 from hofl.data.task import Example, Task
 from hofl.errors import HoflError
-from hofl.experiment.config import ExperimentConfig, MethodConfig
-from hofl.experiment.fleet import Fleet, policy_for
+from hofl.experiment.config import ExperimentConfig, FleetConfig, MethodConfig
+from hofl.experiment.fleet import build_fleet
+from hofl.experiment.present import Present, policy_for
 from hofl.experiment.tasks import curve_examples, fleet_seed, resolved_task, shards_of
 from hofl.layout import Layout
-from hofl.local.execution import Execution
 from hofl.local.rules import check_rule
 from hofl.messages import RoundPlan
 from hofl.methods import Method, method, options_of
@@ -26,10 +26,10 @@ from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.families import family_of
 from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
+from hofl.planning.fleet import FleetPlan
 from hofl.randomness import Purpose, generator
 from hofl.sampling.measured import load_statistics
 from hofl.sampling.policies import draw_cohort
-from hofl.sampling.tiers import deal_tiers
 from hofl.server.aggregate import AGGREGATIONS
 from hofl.server.checks import UploadLimits
 
@@ -43,8 +43,8 @@ class Experiment:
         method: the federated method.
         model: the loaded model (one backbone for all clients).
         start: w_0, [d].
-        boundaries: b_i of each client under this method, [N].
-        scores: d_ZO / q of each client, [N].
+        fleet: the devices of every round.
+        memory_plan: how their boundaries were chosen, as plain values; empty when they were given.
         train: all encoded training examples, held-out ones included.
         held_out: which of them each client keeps out of its training, [N]; empty without any.
         test: encoded test set; empty when it is not evaluated.
@@ -58,8 +58,8 @@ class Experiment:
     method: Method
     model: LoadedModel
     start: Tensor
-    boundaries: tuple[int, ...]
-    scores: np.ndarray
+    fleet: FleetPlan
+    memory_plan: dict[str, Any]
     train: EncodedSet
     held_out: tuple[np.ndarray, ...]
     test: EncodedSet
@@ -79,45 +79,59 @@ class Experiment:
         digest = hashlib.sha256(self.config.model_dump_json().encode()).hexdigest()
         return f"{self.config.name}-{digest[:12]}"
 
+    def boundaries(self, round_number: int = 0) -> tuple[int, ...]:
+        """b_i of each client under this method in round t, [N]."""
+        epoch = self.fleet.epoch(round_number)
+        if epoch not in self._boundaries:
+            own = [device.boundary for device in self.fleet.at(round_number)]
+            blocks = self.layout.num_blocks
+            self._boundaries[epoch] = tuple(self.method.boundary(b, own, blocks) for b in own)
+        return self._boundaries[epoch]
+
     @cached_property
-    def fleet(self) -> Fleet:
-        """Everyone the configuration knows."""
-        return Fleet(np.arange(len(self.boundaries)), np.array(self.boundaries, dtype=np.int64))
+    def _boundaries(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
-    def present(self, own: Mapping[int, int] | None) -> Fleet:
-        """The fleet of those who are there, by their own boundaries; None is everyone."""
-        if own is None:
-            return self.fleet
-        return Fleet.of(own, self.method.boundary, self.layout.num_blocks)
+    def scores(self, round_number: int = 0) -> np.ndarray:
+        """d_ZO / q of each client in round t, [N]."""
+        dimensions = [self.layout.cut(b) for b in self.boundaries(round_number)]
+        return np.array(dimensions, dtype=np.float64) / max(self.method.local.q, 1)
 
-    def marginals(self, round_number: int, fleet: Fleet | None = None) -> np.ndarray:
-        """Shares p of round t over a fleet, [n]."""
-        config, fleet = self.config, fleet or self.fleet
-        dimensions = np.array([self.layout.cut(b) for b in range(self.layout.num_blocks + 1)])
-        scores = dimensions[fleet.boundaries].astype(np.float64) / max(self.method.local.q, 1)
+    def present(self, round_number: int, own: Mapping[int, int] | None) -> Present:
+        """Those who are there in round t, by their own boundaries; None is the whole fleet."""
+        if own is not None:
+            return Present.of(own, self.method.boundary, self.layout.num_blocks)
+        cuts = np.array(self.boundaries(round_number), dtype=np.int64)
+        return Present(np.arange(len(cuts)), cuts)
+
+    def marginals(self, round_number: int, present: Present | None = None) -> np.ndarray:
+        """Shares p of round t among those who are there, [n]; without them, among all N."""
+        config, policy, scores = self.config, self.method.policy, self.scores(round_number)
+        if present is not None:
+            policy = policy_for(policy, present)
+            cuts = np.array([self.layout.cut(b) for b in range(self.layout.num_blocks + 1)])
+            scores = cuts[present.boundaries].astype(np.float64) / max(self.method.local.q, 1)
         cohort = min(config.fleet.cohort, len(scores))
-        policy = self.method.policy
-        if fleet is not self.fleet:
-            policy = policy_for(policy, fleet)
         return policy.marginals(scores, cohort, fleet_seed(config), round_number, config.rounds)
 
-    def cohort(self, round_number: int, fleet: Fleet | None = None, attempt: int = 0) -> list[int]:
+    def cohort(
+        self, round_number: int, present: Present | None = None, attempt: int = 0
+    ) -> list[int]:
         """S_t: drawn anew when the round is attempted again."""
-        fleet = fleet or self.fleet
-        p = self.marginals(round_number, fleet)
+        p = self.marginals(round_number, present)
         size = min(self.config.fleet.cohort, len(p))
         drawn = draw_cohort(p, size, self.config.seed, round_number, attempt)
-        return fleet.clients[drawn].tolist()
+        return drawn if present is None else present.clients[drawn].tolist()
 
     def plan(
-        self, round_number: int, client: int, w: Tensor, fleet: Fleet | None = None
+        self, round_number: int, client: int, w: Tensor, present: Present | None = None
     ) -> RoundPlan:
         """What client i is to do in round t."""
         return RoundPlan(
             run=self.run,
             round=round_number,
             client=client,
-            boundary=(fleet or self.fleet).boundary(client),
+            boundary=(present or self.present(round_number, None)).boundary(client),
             seed=self.config.seed,
             layout=self.layout.digest,
             rule=self.method.local,
@@ -148,19 +162,17 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         storage_dtype=config.model.storage_dtype,
         compute_dtype=config.model.compute_dtype,
         device=device or config.engine.device,
+        stream=config.engine.stream_bottom,
     )
-    layout = model.split.layout
-    own = device_boundaries(config, layout.num_blocks)
-    boundaries = tuple(chosen.boundary(b, own, layout.num_blocks) for b in own)
-    dimensions = np.array([layout.cut(b) for b in boundaries], dtype=np.float64)
     train = encoded(config, task, task.train, model)
+    fleet = build_fleet(config, chosen, model.split, train, adapter_of(config))
     experiment = Experiment(
-        config=resolved(config, chosen, model, own),
+        config=resolved(config, chosen, model, fleet.config),
         method=chosen,
         model=model,
         start=model.split.w.cpu().clone(),
-        boundaries=boundaries,
-        scores=dimensions / max(chosen.local.q, 1),
+        fleet=fleet.plan,
+        memory_plan=fleet.facts,
         train=train,
         held_out=tuple(held_out),
         test=encoded(config, task, task.test if config.evaluation.test else (), model),
@@ -170,7 +182,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
             train,
             shards,
             config.task.batch_size,
-            Execution(micro_batch=config.engine.micro_batch),
+            lambda plan: fleet.plan.at(plan.round)[plan.client].execution,
         ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
         note=task.note,
@@ -180,7 +192,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
 
 
 def resolved(
-    config: ExperimentConfig, chosen: Method, model: LoadedModel, own: tuple[int, ...]
+    config: ExperimentConfig, chosen: Method, model: LoadedModel, fleet: FleetConfig
 ) -> ExperimentConfig:
     """The configuration with every default settled, so that a resume elsewhere means the same."""
     split, name = model.split, config.model.name
@@ -196,10 +208,10 @@ def resolved(
             config.adapter,
             {"targets": config.adapter.targets or family_of(split.config).lora_targets},
         ),
-        "fleet": (config.fleet, {"boundaries": own}),
         "engine": (config.engine, {"threads": torch.get_num_threads()}),
     }
     update = {key: old.model_copy(update=new) for key, (old, new) in sections.items()}
+    update["fleet"] = fleet
     update["method"] = MethodConfig(name=config.method.name, **options_of(chosen))
     return config.model_copy(update=update)
 
@@ -221,13 +233,6 @@ def build_method(config: ExperimentConfig) -> Method:
             f"unknown aggregation {chosen.aggregation!r}: choose one of {', '.join(AGGREGATIONS)}."
         )
     return chosen
-
-
-def device_boundaries(config: ExperimentConfig, num_blocks: int) -> tuple[int, ...]:
-    """Each client's own boundary."""
-    fleet = config.fleet
-    seed = fleet_seed(config)
-    return deal_tiers(fleet.boundaries, fleet.clients, num_blocks, seed, "fleet.boundaries")
 
 
 def encoded(

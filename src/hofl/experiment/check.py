@@ -130,7 +130,8 @@ def estimate(experiment: Experiment, train: SetFacts, test: SetFacts | None) -> 
     config = experiment.config
     steps = experiment.method.local.local_steps
     one_step = replace(experiment.method.local, local_steps=1)
-    middle = int(np.argsort(experiment.boundaries)[len(experiment.boundaries) // 2])
+    own = experiment.boundaries()
+    middle = int(np.argsort(own)[len(own) // 2])
     plan = replace(experiment.plan(0, middle, experiment.start), rule=one_step).to_bytes()
     experiment.client.answer(plan)  # the first one also measures memory, and warms up
     step = _seconds(lambda: experiment.client.answer(plan))

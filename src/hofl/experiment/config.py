@@ -22,7 +22,7 @@ class ModelConfig(_Section):
 
     name: str = Field(description="built-in model, folder, or Hugging Face id")
     weights: Literal["pretrained", "random"] = "pretrained"
-    storage_dtype: Dtype = "float32"
+    storage_dtype: Dtype | Literal["q8_0", "q4_1"] = "float32"
     compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 
@@ -79,6 +79,24 @@ class CustomConfig(_Section):
     max_new_tokens: int = Field(default=64, ge=1)
 
 
+class ChangeConfig(_Section):
+    """From a round on, a client has another budget. The first round is 1."""
+
+    round: int = Field(ge=1)
+    client: int = Field(ge=0)
+    budget: str
+
+
+class PlannedConfig(_Section):
+    """What the planner chose for a budget."""
+
+    budget: str
+    boundary: int = Field(ge=0)
+    micro_batch: int = Field(default=0, ge=0)
+    checkpoint: int = Field(default=0, ge=0)
+    stream_bottom: bool = False
+
+
 class FleetConfig(_Section):
     """The devices: N clients, K of them per round, and their order boundaries.
 
@@ -86,6 +104,11 @@ class FleetConfig(_Section):
     client. Empty means the paper's three tiers at a quarter, half and three quarters of the model.
     ``seed`` settles what belongs to the fleet and not to a training: who holds which examples,
     which boundary and which place among equals. Without it the run's seed does.
+
+    ``budgets`` lists the devices' memory instead (2GiB, 800MiB, or free for what this machine has
+    left), by tier or by client; the planner then finds the boundaries by ``strategy``.
+    ``memory_trace`` is a CSV file of later changes: from a round on, a client has another budget.
+    ``changes`` and ``planned`` are how a finished plan is written down.
     """
 
     clients: int = Field(default=30, ge=1)
@@ -93,6 +116,11 @@ class FleetConfig(_Section):
     boundaries: Annotated[tuple[StrictInt, ...], Field(strict=False)] = ()
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
+    budgets: Annotated[tuple[StrictStr, ...], Field(strict=False)] = ()
+    strategy: Literal["paper", "best"] = "paper"
+    memory_trace: str | None = None
+    changes: Annotated[tuple[ChangeConfig, ...], Field(strict=False)] = ()
+    planned: Annotated[tuple[PlannedConfig, ...], Field(strict=False)] = ()
 
 
 class MethodConfig(_Section):
@@ -116,6 +144,7 @@ class MethodConfig(_Section):
     q: int | None = None
     mu: float | None = None
     proximal: float | None = None
+    uplink_bits: int | None = None
     policy: str | None = None
     beta: float | None = None
     beta_schedule: str | None = None
@@ -148,13 +177,17 @@ class EngineConfig(_Section):
     """Where and how clients run.
 
     ``threads`` 0 shares the cores among the workers. ``micro_batch`` is how many examples a client
-    computes at a time, of similar lengths; 0 is the whole batch.
+    computes at a time, of similar lengths; 0 is the whole batch. ``checkpoint`` is how many blocks'
+    activations a backward pass keeps at a time; 0 is all of the top's. With ``stream_bottom`` the
+    blocks below the boundary are read from the model's files whenever they run.
     """
 
     device: str = "auto"
     workers: int = Field(default=1, ge=1)
     threads: int = Field(default=0, ge=0)
     micro_batch: int = Field(default=0, ge=0)
+    checkpoint: int = Field(default=0, ge=0)
+    stream_bottom: bool = False
 
 
 class EvaluationConfig(_Section):

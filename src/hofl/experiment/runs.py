@@ -2,6 +2,7 @@
 
 RUN/config.toml        the complete resolved configuration
 RUN/environment.json   versions, machine, git commit
+RUN/plan.json          where boundaries were chosen for memory budgets: the costs they come from
 RUN/metrics.jsonl      one object per round; round 0 is the start
 RUN/checkpoint/        latest server state, written atomically
 RUN/adapter/           the result, an ordinary PEFT adapter
@@ -139,6 +140,10 @@ class RunDirectory:
         if digest != layout_digest:
             raise HoflError(f"{path} belongs to a model with other trainable parameters.")
         return ServerState(w, round_number)
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """How the boundaries were chosen."""
+        write_whole(self.path / "plan.json", json.dumps(plan, indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The last file of a run: when it is there, the run is finished."""

@@ -2,7 +2,7 @@
 
 - ``zeroth-order`` (the paper): q scalars per step; the server rebuilds the rest.
 - ``frozen`` (the control): the bottom stays as it is.
-- ``recompute``: exact gradients, blocks re-run one at a time; the whole difference is uploaded.
+- ``recompute``: exact gradients, segments re-run one at a time; the whole difference is uploaded.
 
 To add a rule, write a class with ``forward`` and list it in ``BOTTOM_RULES``.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hofl.directions import combine
 from hofl.local.estimators import ESTIMATORS, Estimator
+from hofl.local.segments import cut, enter, pull_back
 from hofl.local.site import Site
 from hofl.local.surrogates import Feedback
 from hofl.messages import LocalRule
@@ -127,30 +128,21 @@ class Frozen:
 
 @dataclass(frozen=True)
 class Recompute:
-    """Exact bottom gradients: keep each block's input, re-run blocks from the boundary down."""
+    """Exact bottom gradients: keep each segment's input, re-run segments from the boundary down."""
 
-    @torch.no_grad()
     def forward(self, site: Site) -> BottomPass:
-        """Run the bottom, keeping one [B, T, D] tensor per block."""
-        model, boundary = site.model, site.boundary
+        """Run the bottom, keeping one [B, T, D] tensor per segment (of one block by default)."""
+        model = site.model
         inputs = model.inputs(site.input_ids)
-        entries = [inputs.hidden]
-        for index in range(boundary):
-            entries.append(model.block(index, entries[-1], inputs))
+        pieces = cut(0, site.boundary, site.execution.checkpoint or 1)
+        entries = enter(model, inputs.hidden, inputs, pieces)
         z = entries.pop()
 
         def evidence(feedback: Feedback) -> Evidence:
             delta = feedback.delta
             assert delta is not None, "recompute needs a surrogate that gives delta"
-            pieces: list[Tensor] = []
-            for index in reversed(range(boundary)):
-                entry = entries.pop().requires_grad_()
-                values = [model.parameter(c) for c in model.layout.by_block[index]]
-                with torch.enable_grad():
-                    output = model.block(index, entry, inputs)
-                *grads, delta = torch.autograd.grad(output, [*values, entry], delta)
-                pieces = [grad.reshape(-1) for grad in grads] + pieces
-            return Evidence(torch.cat(pieces) if pieces else _NOTHING, _NOTHING)
+            found, _ = pull_back(model, inputs, pieces, entries, delta, to_entry=False)
+            return Evidence(torch.cat(found) if found else _NOTHING, _NOTHING)
 
         return BottomPass(z, evidence)
 

@@ -7,6 +7,7 @@ from hofl.local.bottom import BOTTOM_RULES, BottomRule, Frozen
 from hofl.local.estimators import ESTIMATORS
 from hofl.local.surrogates import SURROGATES, Surrogate, top_only
 from hofl.messages import LocalRule
+from hofl.packing import WIDTHS
 
 LARGEST_RADIUS = 1.0
 """Weights are of the order 0.01 to 1: a larger step is no derivative of anything."""
@@ -36,6 +37,9 @@ def check_rule(rule: LocalRule) -> None:
         raise HoflError(f"q must not be negative, got {rule.q}.")
     if rule.local_steps < 1:
         raise HoflError(f"local_steps must be at least 1, got {rule.local_steps}.")
+    if rule.uplink_bits not in WIDTHS:
+        shown = ", ".join(map(str, WIDTHS))
+        raise HoflError(f"uplink_bits must be one of {shown}, got {rule.uplink_bits}.")
     if rule.bottom == "zeroth-order":
         if rule.q < 1:
             raise HoflError(f"q must be at least 1 direction, got {rule.q}.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from hofl.directions import DirectionKey
+from hofl.local.execution import PLAIN, Execution
 
 if TYPE_CHECKING:  # the algorithm imports this file, and the server has no model
     from hofl.models.split import SplitModel
@@ -21,6 +22,7 @@ class Site:
         boundary: b.
         key: names the participation's directions.
         step: local step e.
+        execution: how to spend less memory on it.
     """
 
     model: "SplitModel"
@@ -28,3 +30,4 @@ class Site:
     boundary: int
     key: DirectionKey
     step: int
+    execution: Execution = PLAIN

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from hofl.batch import Batch, shares
+from hofl.local.execution import PLAIN, Execution
 from hofl.local.site import Site
+from hofl.local.top import Top
 from hofl.messages import RoundPlan
 
 if TYPE_CHECKING:  # the algorithm imports this file, and the server has no model
@@ -44,14 +46,16 @@ def hybrid_gradients(
     parts: Sequence[Batch],
     bottom: "BottomRule",
     surrogate: "Surrogate",
+    execution: Execution = PLAIN,
 ) -> StepGradients:
     """g_FO by backpropagation and g_ZO from q scalars, Eqs. (3)-(6), both at the anchor w^e."""
     loss, top, evidence = 0.0, None, None
     for share, part in zip(shares(parts), parts, strict=True):
-        site = Site(model, part.input_ids, plan.boundary, plan.key, step)
+        site = Site(model, part.input_ids, plan.boundary, plan.key, step, execution)
         part_loss, part_top, found = _part(site, part, bottom, surrogate)
         loss += share * part_loss
         top = part_top.mul_(share) if top is None else top.add_(part_top, alpha=share)
+        del part_top  # not to be held through the next part
         evidence = found.scaled(share) if evidence is None else evidence.plus(found.scaled(share))
     assert top is not None, "a step needs at least one part"
     assert evidence is not None
@@ -65,5 +69,6 @@ def _part(
     """One part by itself: when this returns, its activations are gone."""
     forward = bottom.forward(site)  # z, no graph
     inputs = site.model.inputs(part.input_ids)
-    feedback = surrogate(site.model, forward.z, inputs, part, site.boundary)  # g_FO, delta
+    top = Top(site.model, inputs, part, site.boundary, site.execution.checkpoint)
+    feedback = surrogate(top, forward.z)  # g_FO, delta
     return feedback.loss, feedback.top_gradient, forward.evidence(feedback)

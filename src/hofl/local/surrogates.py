@@ -1,8 +1,8 @@
 """What the bottom segment minimises: local surrogates L(v) of the loss (appendix A.2).
 
-A surrogate is a function (model, z, inputs, batch, boundary) -> :class:`Feedback`. It runs the top
-segment once, gives the first-order gradient of the top, and measures how L changes when the
-boundary activation moves. To add one, write such a function and list it in ``SURROGATES``.
+A surrogate is a function (top, z) -> :class:`Feedback`. It runs the top segment once, gives the
+first-order gradient of the top, and measures how L changes when the boundary activation moves. To
+add one, write such a function and list it in ``SURROGATES``.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hofl.batch import Batch
-from hofl.models.split import BlockInputs, SplitModel
+from hofl.local.top import Top
 
 
 @dataclass(frozen=True)
@@ -36,65 +35,53 @@ class Feedback:
     delta: Tensor | None = None
 
 
-Surrogate = Callable[[SplitModel, Tensor, BlockInputs, Batch, int], Feedback]
+Surrogate = Callable[[Top, Tensor], Feedback]
 
 
-def linear(
-    model: SplitModel, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int
-) -> Feedback:
+def linear(top: Top, z: Tensor) -> Feedback:
     """L(v) = <delta, f_ZO(x; v)>, Eq. (4): HO-SFL's and HO-FL's surrogate.
 
     The difference z_j - z_0 is taken before the inner product, so L(w) itself costs nothing and
     nothing cancels.
     """
-    z = z.detach().requires_grad_()
-    loss = model.top_loss(z, inputs, batch, boundary)
-    *grads, delta = torch.autograd.grad(loss, [*model.top_parameters(boundary), z])
+    loss, top_gradient, delta = top.gradients(z, to_boundary=True)
+    assert delta is not None
     anchor = z.detach()
     return Feedback(
         loss=loss.item(),
-        top_gradient=_flatten(grads, model),
+        top_gradient=top_gradient,
         change=lambda moved: inner(delta, moved - anchor),
         slope=lambda tangent: inner(delta, tangent),
         delta=delta,
     )
 
 
-def end_to_end(
-    model: SplitModel, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int
-) -> Feedback:
+def end_to_end(top: Top, z: Tensor) -> Feedback:
     """L(v) = loss of the whole network at v: HOSL's surrogate, and that of pure ZO methods."""
-    feedback = top_only(model, z, inputs, batch, boundary)
-
-    def top(moved: Tensor) -> Tensor:
-        return model.top_loss(moved, inputs, batch, boundary)
+    feedback = top_only(top, z)
 
     @torch.no_grad()
     def change(moved: Tensor) -> Tensor:
-        return top(moved) - feedback.loss
+        return top.loss(moved) - feedback.loss
 
     @torch.no_grad()
     def slope(tangent: Tensor) -> Tensor:
         # The fused attention kernels have no forward-mode rule; the plain one does.
         with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-            return forward_ad.unpack_dual(top(forward_ad.make_dual(z, tangent))).tangent.clone()
+            moved = top.loss(forward_ad.make_dual(z, tangent))
+            return forward_ad.unpack_dual(moved).tangent.clone()
 
     return Feedback(feedback.loss, feedback.top_gradient, change, slope)
 
 
-def top_only(
-    model: SplitModel, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int
-) -> Feedback:
+def top_only(top: Top, z: Tensor) -> Feedback:
     """No surrogate: the top's gradient alone, for bottoms that are frozen or empty."""
-    parameters = model.top_parameters(boundary)
-    with torch.set_grad_enabled(bool(parameters)):
-        loss = model.top_loss(z.detach(), inputs, batch, boundary)
-    grads = torch.autograd.grad(loss, parameters) if parameters else ()
+    loss, top_gradient, _ = top.gradients(z, to_boundary=False)
 
     def undefined(_moved: Tensor) -> Tensor:
         raise AssertionError("a bottom without a surrogate has no scalars")
 
-    return Feedback(loss.item(), _flatten(grads, model), undefined, undefined)
+    return Feedback(loss.item(), top_gradient, undefined, undefined)
 
 
 SURROGATES: dict[str, Surrogate] = {
@@ -108,9 +95,3 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
     """<a, b> accumulated in float64 (float32 on devices that have no float64)."""
     product = a.float().mul(b.float())
     return product.sum(dtype=torch.float32 if a.device.type == "mps" else torch.float64)
-
-
-def _flatten(grads: tuple[Tensor, ...] | list[Tensor], model: SplitModel) -> Tensor:
-    if not grads:
-        return torch.zeros(0, device=model.device)
-    return torch.cat([grad.reshape(-1) for grad in grads])

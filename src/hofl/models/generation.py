@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from hofl.models.precision import computing_in
 from hofl.models.split import SplitModel
 
 
@@ -40,7 +39,7 @@ def greedy(
         pad_token_id=stops[0],
     )
     # A backbone that is stored small computes in the run's precision here too.
-    with computing_in(model.module, model.compute_dtype):
+    with model.computing(model.module):
         written = model.base.generate(
             input_ids=ids.to(model.device),
             attention_mask=real.to(model.device),

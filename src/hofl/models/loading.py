@@ -17,8 +17,11 @@ from transformers.utils import logging
 from hofl.errors import HoflError
 from hofl.models.adapters import FullBlocks, Lora, lora_start
 from hofl.models.families import family_of
+from hofl.models.files import stored_tensors
+from hofl.models.quantised import FORMS, quantise
 from hofl.models.sources import SOURCES, fetch
 from hofl.models.split import SplitModel
+from hofl.models.streaming import block_readers, model_without_blocks
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -58,6 +61,11 @@ def resolve_reference(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
+def read_model_config(name: str) -> Any:
+    """The Hugging Face configuration of a model, without its weights."""
+    return _read(AutoConfig, name, resolve_reference(name))
+
+
 def load_model(
     name: str,
     *,
@@ -67,6 +75,7 @@ def load_model(
     storage_dtype: str = "float32",
     compute_dtype: str = "auto",
     device: str = "auto",
+    stream: bool = False,
 ) -> LoadedModel:
     """Load a model, attach what is trained, and split it into blocks.
 
@@ -75,22 +84,26 @@ def load_model(
         adapter: LoRA (default) or full blocks.
         seed: start of LoRA's A matrices, and of random weights.
         weights: ``pretrained``, or ``random`` to build from the configuration alone.
-        storage_dtype: dtype of the frozen backbone in memory.
+        storage_dtype: dtype of the frozen backbone in memory, or the form in which its blocks are
+            quantised.
         compute_dtype: dtype of the arithmetic; ``auto`` is float32 on the CPU (which only emulates
             bfloat16) and for the finite differences' sake everywhere else too.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        stream: leave the blocks' weights in their files until :meth:`SplitModel.keep` wants them.
     """
     reference = resolve_reference(name)
-    config, tokenizer = _read(AutoConfig, name, reference), _tokenizer(reference)
+    config, tokenizer = read_model_config(name), _tokenizer(reference)
     return LoadedModel(
         build_split(
             config,
             reference if weights == "pretrained" else None,
             adapter=adapter or Lora(),
             seed=seed,
-            storage_dtype=DTYPES[storage_dtype],
+            storage_dtype=DTYPES.get(storage_dtype, torch.float32),
+            form=storage_dtype if storage_dtype in FORMS else None,
             compute_dtype=DTYPES["float32" if compute_dtype == "auto" else compute_dtype],
             device=resolve_device(device),
+            stream=stream,
         ),
         tokenizer,
         reference,
@@ -106,21 +119,53 @@ def build_split(
     storage_dtype: torch.dtype = torch.float32,
     compute_dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
+    form: str | None = None,
+    stream: bool = False,
 ) -> SplitModel:
     """A split model from a configuration, with weights from ``reference`` or random ones."""
-    family = family_of(config)
-    if reference is not None:
-        model = _load_weights(reference, storage_dtype)
+    family, device = family_of(config), device or torch.device("cpu")
+    stored = {} if reference is None else stored_tensors(reference)
+    _check_storage(adapter, form, stream, bool(stored))
+    if stream:
+        model = model_without_blocks(config, family, stored, storage_dtype, device)
+    elif reference is not None:
+        model = _load_weights(reference, storage_dtype).to(device)
     else:
-        with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
-            torch.random.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(deepcopy(config), dtype=storage_dtype)
+        model = _random_weights(config, storage_dtype, seed).to(device)
     model.requires_grad_(False)
-    module = adapter.attach(model.to(device or torch.device("cpu")), family)
-    split = SplitModel(module, family, compute_dtype)
-    if isinstance(adapter, Lora):
-        split.load(lora_start(split.layout, seed))
+    on_disk = block_readers(model, family, stored, storage_dtype, device)
+    module = adapter.attach(model, family)
+    if isinstance(adapter, FullBlocks):
+        return SplitModel(module, family, compute_dtype)
+    if form:
+        away = quantise(family.blocks_of(model), form)
+        split = SplitModel(module, family, compute_dtype, away=away)
+    else:
+        split = SplitModel(module, family, compute_dtype, on_disk)
+    split.load(lora_start(split.layout, seed))
+    if stream:
+        split.keep(split.num_blocks)
     return split
+
+
+def _check_storage(adapter: Lora | FullBlocks, form: str | None, stream: bool, files: bool) -> None:
+    full = isinstance(adapter, FullBlocks)
+    if form and (stream or full):
+        raise HoflError(
+            f"model.storage_dtype={form} keeps frozen block weights in memory: use LoRA and "
+            "engine.stream_bottom=false, or another storage_dtype."
+        )
+    if stream and (full or not files):
+        raise HoflError(
+            "only frozen weights in safetensors files can be streamed: use LoRA and "
+            "model.weights=pretrained, or set engine.stream_bottom=false."
+        )
+
+
+def _random_weights(config: Any, dtype: torch.dtype, seed: int) -> Any:
+    with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
+        torch.random.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
 
 
 def _load_weights(reference: str, dtype: torch.dtype) -> Any:

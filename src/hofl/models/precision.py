@@ -1,10 +1,11 @@
-"""Storage and compute precision apart: a block stored in BF16 computes in FP32, one at a time.
+"""Storage and compute apart: a block stored in BF16, or not in memory at all, computes in FP32.
 
 Finite differences drown in BF16 (an error of 185 % of the signal was measured at the paper's own
-radius), so the frozen weights may be *stored* small but are up-cast for the block that runs.
+radius), so the frozen weights may be *stored* small but are up-cast for the block that runs. Those
+that are away (on disk, quantised) are brought in for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,29 +13,39 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+Reader = Callable[[], Tensor]
+"""Brings a frozen weight into memory, on its device."""
+
 
 @contextmanager
-def computing_in(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+def computing_in(
+    module: nn.Module, dtype: torch.dtype, away: Mapping[nn.Parameter, Reader]
+) -> Iterator[None]:
     """Inside, the frozen tensors of ``module`` stand in ``dtype``; afterwards as stored.
 
-    When a graph is recorded, autograd saves a reference to the *stored* tensor and up-casts again
-    in the backward pass: the copies of a block die with its forward pass.
+    When a graph is recorded, autograd saves a reference to the *stored* tensor and up-casts (or
+    reads) again in the backward pass: the copies of a block die with its forward pass.
     """
+
+    def value(parameter: nn.Parameter) -> Tensor:
+        read = away.get(parameter)
+        return (parameter if read is None else read()).to(dtype)
+
     copies: dict[int, tuple[nn.Module, str, nn.Parameter]] = {}
     for owner in module.modules():
         for name, parameter in owner._parameters.items():
-            if parameter is None or parameter.requires_grad or not parameter.is_floating_point():
+            if parameter is None or parameter.requires_grad:
                 continue
-            if parameter.dtype != dtype:
-                copy = nn.Parameter(parameter.to(dtype), requires_grad=False)
-                copies[copy.untyped_storage().data_ptr()] = (owner, name, parameter)
+            if parameter in away or (parameter.is_floating_point() and parameter.dtype != dtype):
+                copy = nn.Parameter(value(parameter), requires_grad=False)
+                copies[copy.untyped_storage()._cdata] = (owner, name, parameter)
                 owner._parameters[name] = copy
     if not copies:
         yield
         return
 
     def pack(tensor: Tensor) -> Any:
-        found = copies.get(tensor.untyped_storage().data_ptr())
+        found = copies.get(tensor.untyped_storage()._cdata)
         if found is None:
             return tensor
         return found[2], tensor.size(), tensor.stride(), tensor.storage_offset()
@@ -43,7 +54,7 @@ def computing_in(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         if isinstance(packed, Tensor):
             return packed
         stored, size, stride, offset = packed
-        return stored.to(dtype).as_strided(size, stride, offset)
+        return value(stored).as_strided(size, stride, offset)
 
     try:
         if torch.is_grad_enabled():

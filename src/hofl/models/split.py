@@ -7,7 +7,7 @@ block, such as SmolLM3's blocks without rotary embedding, therefore survives the
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hofl.batch import Batch
+from hofl.errors import HoflError
 from hofl.layout import Coordinate, Layout
 from hofl.models.adapters import bind_flat, parameter_at, trainable_layout
 from hofl.models.families import Family
-from hofl.models.precision import computing_in
+from hofl.models.precision import Reader, computing_in
 
 
 class _AllRecorded(Exception):
@@ -48,14 +49,25 @@ class SplitModel:
         family: where its parts are.
         compute_dtype: dtype of activations; frozen weights are up-cast block by block when stored
             in another one.
+        on_disk: how to read frozen block weights from files, where :meth:`keep` may leave them.
+        away: how to get those that are not in memory as plain tensors now.
     """
 
-    def __init__(self, module: nn.Module, family: Family, compute_dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        family: Family,
+        compute_dtype: torch.dtype,
+        on_disk: Mapping[nn.Parameter, Reader] | None = None,
+        away: Mapping[nn.Parameter, Reader] | None = None,
+    ) -> None:
         self.module = module.eval()
         base: Any = module.get_base_model() if isinstance(module, PeftModel) else module
         self.base = base
         self.config: Any = base.config
         self.compute_dtype = compute_dtype
+        self.on_disk = dict(on_disk or {})
+        self._away = dict(away or {})
         self.blocks = family.blocks_of(base)
         self.layout: Layout = trainable_layout(base, self.blocks)
         self.w = bind_flat(self.blocks, self.layout)
@@ -81,13 +93,34 @@ class SplitModel:
         with torch.no_grad():
             self.w.copy_(w)
 
+    def keep(self, start: int) -> None:
+        """Hold the frozen weights of blocks start..L-1; those below are read whenever they run."""
+        if start and not self.on_disk:
+            raise HoflError(
+                "the bottom cannot be streamed: the model has no safetensors files with frozen "
+                "block weights. Set engine.stream_bottom=false."
+            )
+        for index, block in enumerate(self.blocks):
+            for parameter in block.parameters():
+                if parameter not in self.on_disk:
+                    continue
+                if index < start and parameter not in self._away:
+                    parameter.data = parameter.new_empty(0)
+                    self._away[parameter] = self.on_disk[parameter]
+                elif index >= start and parameter in self._away:
+                    parameter.data = self._away.pop(parameter)()
+
+    def computing(self, part: nn.Module) -> AbstractContextManager[None]:
+        """Inside, the frozen weights of a part are in memory and in the compute dtype."""
+        return computing_in(part, self.compute_dtype, self._away)
+
     def parameter(self, coordinate: Coordinate) -> nn.Parameter:
         """The parameter at a coordinate."""
         return self._parameters[coordinate.index]
 
-    def top_parameters(self, boundary: int) -> list[nn.Parameter]:
-        """Trainable parameters of the top segment, in layout order."""
-        return [self.parameter(c) for block in self.layout.by_block[boundary:] for c in block]
+    def parameters_in(self, blocks: range) -> list[nn.Parameter]:
+        """Trainable parameters of some blocks, in layout order."""
+        return [self.parameter(c) for index in blocks for c in self.layout.by_block[index]]
 
     def inputs(self, input_ids: Tensor) -> BlockInputs:
         """Embed [B, T] ids and record what the model would pass to each of its blocks."""
@@ -112,7 +145,7 @@ class SplitModel:
         try:
             with torch.no_grad(), ExitStack() as stack:
                 for part in self._before:
-                    stack.enter_context(computing_in(part, self.compute_dtype))
+                    stack.enter_context(self.computing(part))
                 self._decoder(input_ids=input_ids, use_cache=False)
         except _AllRecorded:
             pass
@@ -132,7 +165,7 @@ class SplitModel:
         """Run one block: [B, T, D] -> [B, T, D], with ``values`` in place of named parameters."""
         args, kwargs = inputs.calls[index]
         block = self.blocks[index]
-        with computing_in(block, self.compute_dtype):
+        with self.computing(block):
             if values is None:
                 output = block(hidden, *args, **kwargs)
             else:
@@ -149,7 +182,7 @@ class SplitModel:
         """[M, C] scores at the slots, for the words in question: never [B, T, vocabulary]."""
         at_slots = hidden[batch.rows, batch.columns]  # [M, D]
         for part in self._after:
-            with computing_in(part, self.compute_dtype):
+            with self.computing(part):
                 at_slots = part(at_slots)
         head = self.base.get_output_embeddings()
         weight, bias = head.weight, getattr(head, "bias", None)  # [V, D], [V] or None
@@ -165,7 +198,3 @@ class SplitModel:
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Mean loss over the goal's terms, from the output of the last block."""
         return batch.goal.losses(self.logits(hidden, batch)).mean()
-
-    def top_loss(self, z: Tensor, inputs: BlockInputs, batch: Batch, boundary: int) -> Tensor:
-        """The loss as a function of the boundary activation z [B, T, D]."""
-        return self.loss(self.forward(z, inputs, boundary, self.num_blocks), batch)

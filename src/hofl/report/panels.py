@@ -13,17 +13,17 @@ from hofl.report.files import write_figure
 
 @dataclass(frozen=True)
 class Line:
-    """A named curve, and the index of the point to mark."""
+    """A named curve, and the index of the point to mark, if any."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    mark: int
+    mark: int | None = None
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart; all panels of a figure share the lines' names and colours."""
+    """One chart; lines at the same place share their colour in all panels of a figure."""
 
     title: str
     x_label: str
@@ -45,6 +45,7 @@ def _write_page(panels: Sequence[Panel], path: Path) -> None:
     figure = plotly.subplots.make_subplots(
         rows=1, cols=len(panels), subplot_titles=[panel.title for panel in panels]
     )
+    named: set[str] = set()
     for column, panel in enumerate(panels, start=1):
         for k, line in enumerate(panel.lines):
             sizes = [9 if i == line.mark else 0 for i in range(len(line.x))]
@@ -53,11 +54,12 @@ def _write_page(panels: Sequence[Panel], path: Path) -> None:
                 y=list(line.y),
                 name=line.name,
                 legendgroup=line.name,
-                showlegend=column == 1,
+                showlegend=line.name not in named,
                 mode="lines+markers",
                 line={"color": colours[k % len(colours)]},
                 marker={"size": sizes, "line": {"width": 0}},
             )
+            named.add(line.name)
             figure.add_trace(trace, row=1, col=column)
         figure.update_xaxes(title_text=panel.x_label, row=1, col=column)
         figure.update_yaxes(title_text=panel.y_label, row=1, col=column)
@@ -74,8 +76,10 @@ def _write_image(panels: Sequence[Panel], path: Path) -> None:
     for ax, panel in zip(axes, panels, strict=True):
         for line in panel.lines:
             (drawn,) = ax.plot(line.x, line.y, label=line.name)
-            ax.plot(line.x[line.mark], line.y[line.mark], "o", color=drawn.get_color())
+            if line.mark is not None:
+                ax.plot(line.x[line.mark], line.y[line.mark], "o", color=drawn.get_color())
         ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         ax.grid(alpha=0.3)
-    axes[0].legend()
+        if ax is axes[0] or {x.name for x in panel.lines} > {x.name for x in panels[0].lines}:
+            ax.legend()
     figure.savefig(path, dpi=150)

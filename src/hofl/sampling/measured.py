@@ -15,6 +15,7 @@ the jackknife's, leaving out one sample of one client at a time.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class Products:
             raise HoflError("a measured update is not finite: lower method.lr.")
         return cls(total.reshape(owners, repetitions, owners, repetitions))
 
+    @cached_property
     def gram(self) -> np.ndarray:
         """Unbiased <a_i, a_j>, [M, M]."""
         repetitions = self.blocks.shape[1]
@@ -71,7 +73,7 @@ class Products:
         """The same after leaving out one sample of one owner: one row and column change."""
         left = self.blocks.shape[1] - 1
         mine = np.delete(self.blocks[owner], sample, axis=0)  # [R - 1, M, R]
-        found = self.gram()
+        found = self.gram.copy()
         found[owner] = found[:, owner] = mine.mean(axis=(0, 2))
         block = np.delete(mine[:, owner], sample, axis=1)  # [R - 1, R - 1]
         found[owner, owner] = (block.sum() - np.trace(block)) / (left * (left - 1))
@@ -80,7 +82,7 @@ class Products:
     def variances(self) -> np.ndarray:
         """v_i = E||U_i - a_i||^2 [M], by the sample variance."""
         squares = np.einsum("irir->i", self.blocks) / self.blocks.shape[1]
-        return np.maximum(squares - np.diag(self.gram()), 0.0)
+        return np.maximum(squares - np.diag(self.gram), 0.0)
 
     def estimate(self, quantity: Callable[[np.ndarray], float]) -> Estimate:
         """A quantity of the gram matrix with its jackknife error over all samples."""
@@ -89,7 +91,7 @@ class Products:
         for i in range(owners):
             left = [quantity(self.gram_without(i, r)) for r in range(repetitions)]
             variance += (repetitions - 1) * float(np.var(left))
-        return Estimate(quantity(self.gram()), variance**0.5)
+        return Estimate(quantity(self.gram), variance**0.5)
 
 
 def dispersion(gram: np.ndarray) -> float:
@@ -146,6 +148,7 @@ def measured(
     step: float,
     boundaries: tuple[int, ...],
     normalised: bool,
+    first_order: bool = False,
 ) -> Measured:
     """Statistics from samples of every client.
 
@@ -157,12 +160,16 @@ def measured(
         boundaries: b_i.
         normalised: updates are in the gradient's units (SGD). AdamW's are not: then the mean update
             stands for g, and the representation error is measured from uniform sampling.
+        first_order: take grad f_i for a_i, from which it differs by drift and bias alone (lemma
+            "Local Trajectory Drift and Statistics"): far less noisy, and right for small L h.
     """
+    if first_order and not normalised:
+        raise HoflError("gradients can stand for mean updates under SGD only.")
     own, slopes = Products.of(updates), Products.of(gradients)
-    if normalised:
+    if normalised and not first_order:
         *means, gradient = _vectors(_with_mean_gradient(updates, gradients))
     else:
-        means = list(_vectors(own.gram()))
+        means = list(_vectors((slopes if first_order else own).gram))
         gradient = np.mean(means, axis=0)
     return Measured(
         statistics=Statistics(np.array(means), own.variances(), gradient, smoothness, step),
@@ -192,7 +199,7 @@ def load_statistics(path: str) -> Statistics:
 def _with_mean_gradient(updates: np.ndarray, gradients: np.ndarray) -> np.ndarray:
     """Unbiased inner products of a_1, ..., a_N and g, [N + 1, N + 1]."""
     clients = len(updates)
-    both = Products.of(np.concatenate([updates, gradients])).gram()
+    both = Products.of(np.concatenate([updates, gradients])).gram
     mean = np.zeros((clients + 1, 2 * clients))  # rows: each a_i, then the mean of the gradients
     mean[:clients, :clients] = np.eye(clients)
     mean[clients, clients:] = 1 / clients

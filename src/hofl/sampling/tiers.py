@@ -1,9 +1,12 @@
 """Resource tiers: which client gets which order boundary."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from hofl.errors import HoflError
 from hofl.randomness import Purpose, generator
+
+Kind = TypeVar("Kind")
 
 
 def deal_tiers(
@@ -26,6 +29,11 @@ def deal_tiers(
                 f"{name} holds {tier}, but the model has {num_blocks} blocks. "
                 f"Use 0 (all first-order) to {num_blocks} (no first-order block)."
             )
+    return deal(tiers, clients, seed, name)
+
+
+def deal(tiers: Sequence[Kind], clients: int, seed: int, name: str) -> tuple[Kind, ...]:
+    """One of the tiers for each client: as listed, or dealt evenly in an order of the seed."""
     if len(tiers) == clients:
         return tuple(tiers)
     if len(tiers) > clients:

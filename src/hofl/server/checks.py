@@ -1,7 +1,7 @@
 """Every upload is checked on arrival; a bad one is refused and never touches the model."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.messages import RoundPlan, Upload
+from hofl.packing import Packed, codes_of, lengths, unpack
 
 LARGEST = 1e300
 """Metrics beyond this are refused; comparing also settles NaN and integers too big for a float."""
@@ -27,6 +28,17 @@ class UploadLimits:
     max_scalar: float = math.inf
 
 
+def plan_as_answered(plan: RoundPlan, upload: Upload, layout: Layout) -> RoundPlan:
+    """The plan with the upload's boundary: a device short of memory may raise its own, up to L.
+
+    The seeds say all the rest, so its update is rebuilt like any other.
+    """
+    raised = upload.boundary
+    if type(raised) is int and plan.boundary < raised <= layout.num_blocks:
+        return replace(plan, boundary=raised)
+    return plan
+
+
 def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: UploadLimits) -> None:
     """Raise :class:`UploadRefused` unless the upload answers this plan with usable numbers."""
     for name in ("run", "round", "client", "boundary", "layout"):
@@ -34,13 +46,13 @@ def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: Upload
         if type(got) is not type(expected) or got != expected:
             raise UploadRefused(f"{name} is {got!r}, expected {expected!r}")
     _check_tensor("scalars", upload.scalars, plan.scalars_shape(layout))
-    _check_tensor("difference", upload.difference, (layout.size - plan.dense_start(layout),))
+    difference = _difference(upload, plan, layout.size - plan.dense_start(layout))
     for name, value in vars(upload.metrics).items():
         if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
             raise UploadRefused(f"{name} is {value!r:.40}, not a finite number")
     if not isinstance(upload.bottom_hash, str):
         raise UploadRefused("the hash of the bottom segment is not text")
-    norm = torch.linalg.vector_norm(upload.difference, dtype=torch.float64).item()
+    norm = torch.linalg.vector_norm(difference, dtype=torch.float64).item()
     if norm > limits.max_norm:
         raise UploadRefused(f"norm of the difference is {norm:.3g}, limit {limits.max_norm:.3g}")
     largest = upload.scalars.abs().max().item() if upload.scalars.numel() else 0.0
@@ -48,11 +60,28 @@ def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: Upload
         raise UploadRefused(f"largest scalar is {largest:.3g}, limit {limits.max_scalar:.3g}")
 
 
-def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32:
-        raise UploadRefused(
-            f"{name} has type {getattr(tensor, 'dtype', type(tensor))}, not float32"
-        )
+def _difference(upload: Upload, plan: RoundPlan, size: int) -> Tensor:
+    """The uploaded difference in full, [n], if it is of the width that the plan asks for."""
+    sent, bits = upload.difference, plan.rule.uplink_bits
+    if bits != 32 and isinstance(sent, Packed):
+        codes, scales = lengths(size, bits)
+        _check_tensor("codes", sent.codes, (codes,), torch.uint8)
+        _check_tensor("scales", sent.scales, (scales,))
+        if (sent.scales < 0).any() or (codes_of(sent, bits) == 0).any():
+            raise UploadRefused(f"the packed difference leaves the grid of {bits} bits")
+    elif bits != 32 or isinstance(sent, Packed):
+        raise UploadRefused(f"difference is not sent in {bits} bits per value")
+    else:
+        _check_tensor("difference", sent, (size,))
+    return unpack(sent, bits, size)
+
+
+def _check_tensor(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
+        found = getattr(tensor, "dtype", type(tensor))
+        raise UploadRefused(f"{name} has type {found}, not {str(dtype).removeprefix('torch.')}")
     if tuple(tensor.shape) != shape:
         raise UploadRefused(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
     if not torch.isfinite(tensor).all():

@@ -1,0 +1,59 @@
+"""Frozen block weights kept in GGUF's forms ``q8_0`` and ``q4_1``, made whole when a block runs.
+
+Both cut a row into groups of 32 values: a half-precision scale and signed bytes (8.5 bits per
+value), or a scale, an offset and half bytes (5 bits). The ``gguf`` library quantises. Weights that
+came from such a file, like the built-in model's, lose nothing by being quantised again. Matrices
+whose rows are no multiple of 32 stay as they are, as do vectors.
+"""
+
+from collections.abc import Callable
+
+import torch
+from gguf import GGMLQuantizationType, quantize
+from torch import Tensor, nn
+
+from hofl.models.precision import Reader
+
+GROUP = 32
+
+
+def quantise(blocks: list[nn.Module], form: str) -> dict[nn.Parameter, Reader]:
+    """Put frozen matrices into ``form``, in place; returns how to get each of them back."""
+    kind, restore = GGMLQuantizationType[form.upper()], FORMS[form]
+    readers: dict[nn.Parameter, Reader] = {}
+    for block in blocks:
+        for parameter in block.parameters():
+            if parameter.requires_grad or parameter.dim() != 2 or parameter.shape[1] % GROUP:
+                continue
+            shape, device = parameter.shape, parameter.device
+            groups = torch.from_numpy(quantize(parameter.float().cpu().numpy(), kind)).to(device)
+            parameter.data = groups
+            readers[parameter] = _reader(groups, shape, restore)
+    return readers
+
+
+def _reader(groups: Tensor, shape: torch.Size, restore: Callable[[Tensor], Tensor]) -> Reader:
+    return lambda: restore(groups).view(shape)
+
+
+def _from_q8_0(groups: Tensor) -> Tensor:
+    """Per group: scale d (2 bytes), 32 signed bytes; value d * byte."""
+    rows = groups.view(-1, 2 + GROUP)
+    return rows[:, 2:].contiguous().view(torch.int8).float().mul_(_half(rows, 0))
+
+
+def _from_q4_1(groups: Tensor) -> Tensor:
+    """Per group: scale d, offset m, 16 bytes; value d * nibble + m, the low nibbles first."""
+    rows = groups.view(-1, 4 + GROUP // 2)
+    values = torch.empty(len(rows), GROUP, device=rows.device)
+    values[:, : GROUP // 2] = rows[:, 4:] & 15
+    values[:, GROUP // 2 :] = rows[:, 4:] >> 4
+    return values.mul_(_half(rows, 0)).add_(_half(rows, 2))
+
+
+def _half(rows: Tensor, start: int) -> Tensor:
+    """The half-precision number at a byte of every group, float32 [groups, 1]."""
+    return rows[:, start : start + 2].contiguous().view(torch.float16).float()
+
+
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {"q8_0": _from_q8_0, "q4_1": _from_q4_1}

@@ -1,0 +1,1 @@
+"""Memory ahead of time: what a local step needs at every boundary, and what fits a budget."""

@@ -1,0 +1,61 @@
+"""The memory that is free on this machine now, for devices that plan by themselves."""
+
+import re
+import resource
+from pathlib import Path
+
+import torch
+
+from hofl.errors import HoflError
+from hofl.planning.sizes import parse_bytes
+
+FREE = "free"
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def budget_bytes(text: str) -> int:
+    """A budget as people write it: an amount, or ``free`` for what this machine has left."""
+    return available_bytes() if text.strip() == FREE else parse_bytes(text)
+
+
+def available_bytes(device: torch.device | None = None) -> int:
+    """Bytes that a new step may take.
+
+    That is a GPU's free memory, or the least of what the system, a control group and the process's
+    own limit leave.
+    """
+    if device is not None and device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    left = [*_system(), *_control_group(), *_process_limit()]
+    if not left:
+        raise HoflError("free memory cannot be read on this system: give an amount such as 4GiB.")
+    return max(min(left), 1)
+
+
+def _system() -> list[int]:
+    return _field(Path("/proc/meminfo"), "MemAvailable")
+
+
+def _control_group() -> list[int]:
+    try:
+        most = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return []
+    return [int(most) - used] if most.isdigit() else []
+
+
+def _process_limit() -> list[int]:
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return []
+    return [most - used for used in _field(Path("/proc/self/status"), "VmSize")]
+
+
+def _field(path: Path, name: str) -> list[int]:
+    """A line such as ``MemAvailable: 123 kB``; empty where there is no such file."""
+    try:
+        found = re.search(rf"{name}:\s+(\d+) kB", path.read_text())
+    except OSError:
+        return []
+    return [] if found is None else [int(found[1]) * 1024]
