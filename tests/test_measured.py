@@ -156,11 +156,11 @@ def test_the_gradient_probe_is_autograds_gradient(config: hofl.ExperimentConfig)
     noise = torch.randn(model.layout.size, generator=torch.Generator().manual_seed(1))
     w = experiment.start + 0.05 * noise
     plan = replace(experiment.plan(7, 2, w), rule=GRADIENT, boundary=0, verify=False)
-    batch = next(iter(experiment.client._batches(plan)))
+    (batch,) = next(iter(experiment.client._batches(plan)))  # the parts of the first step
     upload = Upload.from_bytes(experiment.client.answer(plan.to_bytes()))
     model.load(w)
     logits = model.module(input_ids=batch.input_ids).logits[batch.rows, batch.columns]
-    loss = torch.nn.functional.cross_entropy(logits[:, batch.candidates], batch.targets)
+    loss = torch.nn.functional.cross_entropy(logits[:, batch.goal.candidates], batch.goal.targets)
     grads = torch.autograd.grad(loss, model.top_parameters(0))
     expected = torch.cat([grad.reshape(-1) for grad in grads])
     assert torch.allclose(-upload.difference, expected, rtol=1e-3, atol=1e-6)
@@ -181,7 +181,8 @@ def test_measuring_a_fleet_writes_what_a_run_takes(
     filled = read_config(str(out / "water-filling.toml"))
     by_file = quick_with_statistics(config, out / "statistics.json", floor=0.1)
     assert build(filled).method.policy == build(by_file).method.policy
-    s = load_statistics(str(out / "statistics.json"))
+    s, boundaries = load_statistics(str(out / "statistics.json"))
+    assert boundaries == build(filled).boundaries
     p = build(filled).marginals(0)
     assert p.min() >= 0.1 / 6 - 1e-12
     uniform = np.full(6, 1 / 6)
@@ -222,6 +223,68 @@ def test_a_bad_file_is_refused(
         file.write_text(text)
     with pytest.raises(HoflError, match=message):
         build(quick_with_statistics(config, file, floor=0.1))
+
+
+def test_a_bad_entry_is_named_with_its_file(config: hofl.ExperimentConfig, tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    file.write_text(text_of(variances=[1.0, -2.0, 1.0, 1.0, 1.0, 1.0]))
+    with pytest.raises(HoflError, match=r"s\.json.*variances must be .*entry 1 is -2"):
+        build(quick_with_statistics(config, file, floor=0.1))
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "message"),
+    [
+        ((1, 1, 1, 1, 1, 1), r"another fleet: client \d had boundary 1 and has [23]"),
+        ((1, 2, 3), "holds 3 clients, the fleet 6"),
+    ],
+)
+def test_statistics_of_another_fleet_are_refused(
+    config: hofl.ExperimentConfig, tmp_path: Path, boundaries: tuple[int, ...], message: str
+) -> None:
+    """The costs would go to the wrong clients."""
+    file = tmp_path / "s.json"
+    file.write_text(text_of(boundaries=list(boundaries)))
+    with pytest.raises(HoflError, match=message):
+        build(quick_with_statistics(config, file, floor=0.1))
+
+
+def text_of(**changes: list) -> str:
+    good = {
+        "boundaries": [1, 2, 3, 1, 2, 3],
+        "means": np.eye(6).tolist(),
+        "variances": [1.0] * 6,
+        "gradient": [0.0] * 6,
+        "smoothness": 1.0,
+        "step": 0.1,
+    }
+    return json.dumps({**good, **changes})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--repetitions", "2"], "repetitions must be at least 3, got 2"),
+        (["--smoothness", "-1"], "smoothness must be finite, not negative; got -1"),
+        (["--floor", "1.5"], "floor (epsilon) must lie in [0, 1], got 1.5"),
+        (["--out", "FILE/out"], "Not a directory"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_probed(
+    config: hofl.ExperimentConfig,
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hofl.choosing.probe.probe", lambda *_: pytest.fail("probed"))
+    source = tmp_path / "c.toml"
+    source.write_text(config_text(config))
+    words = [word.replace("FILE", str(source)) for word in words]
+    asked = ["beta", "measure", str(source), "--out", str(tmp_path / "out"), *words]
+    error = CliRunner().invoke(app, asked).exception
+    assert isinstance(error, HoflError), error
+    assert message in str(error)
 
 
 def test_too_few_repetitions_are_refused(config: hofl.ExperimentConfig) -> None:

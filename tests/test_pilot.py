@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+import torch
 from typer.testing import CliRunner
 
 import hofl
@@ -62,7 +63,7 @@ def test_continued_runs_are_the_uninterrupted_ones(finished: Pilot, tmp_path: Pa
     outcome = json.loads((finished.path / "pilot.json").read_text())
     assert [rung["rounds"] for rung in outcome["rungs"]] == [2, 4]
     beta = outcome["rungs"][-1]["candidates"][-1]["beta"]
-    left = finished.path / "runs" / f"seed-5-beta-{beta:g}"
+    left = finished.path / "runs" / f"seed-5-beta-{beta}"
     whole = hofl.run(finished.config(beta, 5), tmp_path / "whole")
     assert adapter_bytes(resume(left).path) == adapter_bytes(whole.path)
     rows = [RunDirectory(path).metrics() for path in (left, whole.path)]
@@ -73,7 +74,7 @@ def test_continued_runs_are_the_uninterrupted_ones(finished: Pilot, tmp_path: Pa
 def test_the_choice_is_the_rule_applied_to_the_runs_metrics(finished: Pilot) -> None:
     def losses(beta: float, rounds: int) -> np.ndarray:
         rows = [
-            RunDirectory(finished.path / "runs" / f"seed-{seed}-beta-{beta:g}").metrics()
+            RunDirectory(finished.path / "runs" / f"seed-{seed}-beta-{beta}").metrics()
             for seed in (5, 6)
         ]
         return np.array([row[rounds]["eval"]["clients"]["each"]["loss"] for row in rows])
@@ -86,7 +87,7 @@ def test_the_choice_is_the_rule_applied_to_the_runs_metrics(finished: Pilot) -> 
     assert outcome["beta"] == choice(second)
     stopped = set(SETTINGS.candidates) - set(alive)
     for beta in stopped:
-        run = RunDirectory(finished.path / "runs" / f"seed-5-beta-{beta:g}")
+        run = RunDirectory(finished.path / "runs" / f"seed-5-beta-{beta}")
         assert run.metrics()[-1]["round"] == 2
 
 
@@ -134,6 +135,7 @@ def test_resuming_a_finished_pilot_shows_its_tables_and_the_choice(finished: Pil
     assert "after 2 rounds" in output
     assert "after 4 rounds" in output
     assert f"chosen: beta = {outcome['beta']:g}" in output
+    assert sum("chosen │" in line for line in output.splitlines()) == 1
     assert f"hofl run {finished.path / 'chosen.toml'} --out DIR" in output
 
 
@@ -152,6 +154,7 @@ def test_advancing_backwards_returns_the_rows_so_far(finished: Pilot) -> None:
         (["method.name=fedavg"], "beta changes nothing"),
         (["--rounds", "1"], "4 candidates need at least 2 pilot rounds"),
         (["--candidates", "0.5"], "at least two betas"),
+        (["--candidates", "0.5,0.5"], "at least two betas"),
         (["--candidates", "0,x"], "write numbers, such as 0,0.25,0.5"),
         (["--candidates", "0,1"], "beta must lie in [0, 1), got 1.0"),
         (["--min-participations", "13"], "leaves one candidate, 0: no pilot is needed"),
@@ -172,6 +175,39 @@ def test_a_mistake_is_one_error_and_writes_nothing(
     assert isinstance(error, hofl.HoflError), error
     assert message in str(error)
     assert not out.exists()
+
+
+def test_resuming_takes_no_other_options(finished: Pilot) -> None:
+    """They would be ignored: the pilot's own are in its folder."""
+    for words in (["--rounds", "9"], ["--seeds", "3"], ["demo"], ["--out", "elsewhere"]):
+        asked = ["beta", "pilot", *words, "--resume", str(finished.path)]
+        error = CliRunner().invoke(app, asked).exception
+        assert isinstance(error, hofl.HoflError), error
+        assert "--resume takes everything from the pilot" in str(error)
+
+
+def test_a_folder_that_cannot_be_made_is_one_error(
+    config: ExperimentConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hofl.HoflError, match=r"cannot use .*file/p: Not a directory"):
+        Pilot.create(tmp_path / "file" / "p", SETTINGS, config)
+
+
+def test_the_base_keeps_the_configurations_threads_and_its_limit_on_examples(
+    config: ExperimentConfig, tmp_path: Path
+) -> None:
+    few = config.data.model_copy(update={"examples_per_client": 10})
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)  # what a process starts with is not what the configuration asks
+    try:
+        limited = config.model_copy(update={"data": few})
+        pilot = Pilot.create(tmp_path / "p", SETTINGS, limited)
+    finally:
+        torch.set_num_threads(before)
+    assert pilot.base.engine.threads == config.engine.threads == 1
+    assert pilot.config(0.5, 5).data.examples_per_client == 10
+    assert Pilot.open(pilot.path).base == pilot.base
 
 
 def test_an_existing_folder_is_refused(config: ExperimentConfig, finished: Pilot) -> None:

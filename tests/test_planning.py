@@ -152,6 +152,18 @@ def test_stored_bf16_and_whole_blocks_are_predicted() -> None:
             assert abs(predicted(shape, HYBRID, boundary).peak_bytes - peak) < 0.01 * peak
 
 
+@pytest.mark.parametrize("form", ["q8_0", "q4_1"])
+def test_quantised_blocks_are_predicted(form: str) -> None:
+    model = build_split(CONFIGS["llama"], None, adapter=LORA, form=form)
+    single = torch.float32
+    empty = hollow_model(
+        CONFIGS["llama"], adapter=LORA, storage_dtype=single, compute_dtype=single, form=form
+    )
+    for boundary in (0, 3):
+        peak, _ = measured(model, HYBRID, boundary)
+        assert abs(predicted(empty, HYBRID, boundary).peak_bytes - peak) < 0.002 * peak
+
+
 def deep(kind: Any, **options: Any) -> Any:
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
     shape |= {"num_hidden_layers": 9, "num_key_value_heads": 2, "vocab_size": 97}

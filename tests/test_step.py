@@ -109,13 +109,20 @@ def test_end_to_end_and_linear_surrogates_agree_to_first_order(estimator: str) -
     assert (straight - through).abs().max() < tolerance * max(1.0, scale.item())
 
 
-@pytest.mark.parametrize("adapter", [None, FullBlocks()])
+@pytest.mark.parametrize(
+    ("adapter", "streams_at_once"), [(None, 4), (None, 3), (None, 1), (FullBlocks(), 4)]
+)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_joint_pass_equals_the_streams_run_one_after_another(
-    family: str, adapter: FullBlocks | None
+    family: str,
+    adapter: FullBlocks | None,
+    streams_at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Oracle: load the perturbed parameters into the model and run its blocks plainly."""
     model, data = tiny(family, adapter), batch(4)
+    limit = streams_at_once * data.input_ids.numel()
+    monkeypatch.setattr("hofl.local.streams.JOINT_TOKENS", limit)
     start = model.w.clone()
     streams = [ANCHOR, Stream(0, 0.1), Stream(1, 0.1), Stream(0, -0.1)]
     for boundary in (1, 3):

@@ -182,3 +182,5 @@ def test_filling_finds_the_nearest_point_of_the_box_with_the_sum():
 def test_bad_input_is_refused_with_its_entry(weight, costs, cohort, floor, message):
     with pytest.raises(HoflError, match=message):
         WaterFilling(weight, floor).marginals(np.array(costs), cohort, seed=0)
+    with pytest.raises(HoflError, match=message):
+        water_filling(weight, np.array(costs), cohort, floor)

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from hofl.engines.launch import advance
+from hofl.engines.launch import advance, prepared, readable_errors
 from hofl.engines.rounds import Observer
 from hofl.errors import HoflError
-from hofl.experiment.build import build, build_method
+from hofl.experiment.build import build_method
 from hofl.experiment.config import ExperimentConfig, parse_config
 from hofl.experiment.runs import check_new, config_text, write_whole
 from hofl.experiment.tasks import fleet_seed
@@ -126,10 +126,11 @@ class Pilot:
         """Check everything, then write the folder."""
         check_new(path, "hofl beta pilot")
         pilot = cls(path, settings, _checked(config, settings))
-        path.mkdir(parents=True, exist_ok=True)
         values = {**vars(settings), "candidates": list(settings.candidates)}
         values["run"] = pilot.base.model_dump(mode="python", exclude_none=True)
-        write_whole(path / "pilot.toml", tomli_w.dumps(values))
+        with readable_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(path / "pilot.toml", tomli_w.dumps(values))
         return pilot
 
     @classmethod
@@ -149,11 +150,12 @@ class Pilot:
     def config(self, beta: float, seed: int) -> ExperimentConfig:
         """The configuration of one candidate's training: another seed, the same fleet."""
         base, settings = self.base, self.settings
+        most = [limit for limit in (settings.examples, base.data.examples_per_client) if limit]
         evaluation = {"every": settings.rungs[0], "holdout": settings.holdout, "test": False}
         sections: dict[str, tuple[Any, dict[str, Any]]] = {
             "method": (base.method, {"beta": beta}),
             "fleet": (base.fleet, {"seed": fleet_seed(base)}),
-            "data": (base.data, {"examples_per_client": settings.examples}),
+            "data": (base.data, {"examples_per_client": min(most, default=0)}),
             "evaluation": (base.evaluation, evaluation),
         }
         update: dict[str, Any] = {
@@ -167,7 +169,7 @@ class Pilot:
         found = []
         for number in range(self.settings.seeds):
             seed = (self.base.seed + number) % 2**63
-            folder = self.path / "runs" / f"seed-{seed}-beta-{beta:g}"
+            folder = self.path / "runs" / f"seed-{seed}-beta-{beta}"
             with watch(f"beta {beta:g}, seed {seed}, to round {rounds}") as observe:
                 rows = advance(self.config(beta, seed), folder, rounds, observe)
             found.append(rows[rounds]["eval"]["clients"]["each"]["loss"])
@@ -184,8 +186,9 @@ class Pilot:
             if len(alive) == 1:
                 break
         outcome = Outcome(done, choice(done[-1].standings))
-        write_whole(self.path / "pilot.json", json.dumps(outcome.summary(), indent=2) + "\n")
-        write_whole(self.path / "chosen.toml", self._chosen_text(outcome))
+        with readable_errors(self.path):
+            write_whole(self.path / "pilot.json", json.dumps(outcome.summary(), indent=2) + "\n")
+            write_whole(self.path / "chosen.toml", self._chosen_text(outcome))
         return outcome
 
     def _chosen_text(self, outcome: Outcome) -> str:
@@ -213,7 +216,7 @@ def _checked(config: ExperimentConfig, settings: Settings) -> ExperimentConfig:
         )
     settings.rungs  # noqa: B018 -- too few rounds are told before a model is loaded
     method = config.method.model_copy(update={"policy": "dimension-aware", "beta": 0.0})
-    experiment = build(config.model_copy(update={"method": method}))
+    experiment = prepared(config.model_copy(update={"method": method}))
     if np.ptp(experiment.scores()) == 0:
         raise HoflError(
             "all devices have the same zeroth-order dimension under this method: beta changes "

@@ -1,5 +1,6 @@
 """``hofl beta measure``: what a fleet's updates look like before training, and what follows."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,16 +50,23 @@ def measure(
     """
     from hofl.choosing.comparison import compared, save
     from hofl.choosing.probe import probe
-    from hofl.experiment.build import build
+    from hofl.engines.launch import prepared, readable_errors
     from hofl.sampling.checks import check_floor
+    from hofl.sampling.measured import LEAST
 
     console = Console()
     check_floor(floor)
     if means not in ("updates", "gradients"):
         raise HoflError(f"--means is updates or gradients, got {means!r}.")
+    if repetitions < LEAST:
+        raise HoflError(f"repetitions must be at least {LEAST}, got {repetitions}.")
+    if smoothness is not None and not 0 <= smoothness < math.inf:
+        raise HoflError(f"smoothness must be finite, not negative; got {smoothness}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise HoflError(f"{out} exists and is not empty. Choose another --out.")
-    experiment = build(hofl.read_config(config, changes))
+    experiment = prepared(hofl.read_config(config, changes))
+    with readable_errors(out):
+        out.mkdir(parents=True, exist_ok=True)  # told now, not after the probing
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("probing", total=None)
         found = probe(
@@ -68,7 +76,8 @@ def measure(
             means == "gradients",
             lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    save(found, experiment.config, floor, out)
+    with readable_errors(out):
+        save(found, experiment.config, floor, out)
     rows, note = compared(found, experiment, floor)
     console.print(_moments(found))
     _say(console, f"H_a = {_shown(found.dispersion)}, zeta^2 = {_shown(found.heterogeneity)}")
@@ -109,6 +118,7 @@ def _table(*columns: str) -> Table:
     table = Table()
     for column in columns:
         table.add_column(column, justify="right")
+    table.columns[0].no_wrap = True
     return table
 
 

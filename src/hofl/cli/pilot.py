@@ -34,6 +34,7 @@ SHARE = 8
 
 
 def pilot(
+    context: typer.Context,
     config: Annotated[
         str | None, typer.Argument(help="TOML file, or the name of a recipe such as demo.")
     ] = None,
@@ -64,7 +65,9 @@ def pilot(
 
     console = Console()
     if resume is not None:
-        if config is not None or out is not None:
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
+        if given != {"resume"}:
             raise HoflError("--resume takes everything from the pilot: give nothing else.")
         chosen = Pilot.open(resume)
     else:
@@ -86,7 +89,7 @@ def pilot(
     with stoppable(console, chosen.path, "hofl beta pilot", "pilot.toml"):
         outcome = chosen.run(lambda title: RunDisplay(console, title))
     for rung in outcome.rungs:
-        console.print(_table(rung))
+        console.print(_table(rung, outcome.beta if rung is outcome.rungs[-1] else None))
     _say(console, f"chosen: beta = {outcome.beta:g}")
     _say(console, f"go on with: hofl run {chosen.path / 'chosen.toml'} --out DIR")
 
@@ -100,7 +103,7 @@ def _candidates(
         raise HoflError(f"--candidates {text!r}: write numbers, such as 0,0.25,0.5.") from None
     fleet = {"clients": run.fleet.clients, "cohort": run.fleet.cohort, "rounds": run.rounds}
     kept = allowed(tuple(set(betas)), min_participations, **fleet)
-    if len(kept) == 1 < len(betas):
+    if len(kept) == 1 < len(set(betas)):
         raise HoflError(
             f"--min-participations leaves one candidate, {kept[0]:g}: no pilot is needed. "
             f"Set method.beta={kept[0]:g}."
@@ -122,10 +125,11 @@ def _plan(settings: "Settings") -> str:
     )
 
 
-def _table(rung: "Rung") -> Table:
+def _table(rung: "Rung", chosen: float | None) -> Table:
+    """One comparison; at the last one, who was chosen instead of who goes on."""
     table = Table(title=f"after {rung.rounds} rounds")
-    for column in ("beta", "client loss", "behind the best", "std. error", "p", "verdict", "then"):
-        table.add_column(column, justify="right")
+    for column in ("beta", "client loss", "behind", "std. error", "p", "verdict", "then"):
+        table.add_column(column, justify="right", no_wrap=True)
     best = min(one.loss for one in rung.standings)
     for one in rung.standings:
         sure = "inconclusive" if one.inconclusive else "worse"
@@ -136,9 +140,15 @@ def _table(rung: "Rung") -> Table:
             f"{one.behind.error:.5f}",
             "-" if one.loss == best else f"{one.behind.p_value:.3g}",
             "best" if one.loss == best else sure,
-            "stays" if one.beta in rung.kept else "stops",
+            _fate(one.beta, rung, chosen),
         )
     return table
+
+
+def _fate(beta: float, rung: "Rung", chosen: float | None) -> str:
+    if chosen is not None:
+        return "chosen" if beta == chosen else "-"
+    return "stays" if beta in rung.kept else "stops"
 
 
 def _say(console: Console, line: str) -> None:

@@ -49,7 +49,7 @@ def run(
     """Run an experiment into a new folder."""
     with readable_errors(Path(out)):
         check_new(Path(out), "hofl run")
-        experiment = _prepared(config)
+        experiment = prepared(config)
         # Nothing is written before everything has been built and checked.
         directory = RunDirectory.create(Path(out), experiment.config)
         if experiment.memory_plan:
@@ -65,7 +65,7 @@ def resume(path: str | Path, observe: Observer = lambda event, facts: None) -> R
         finished = directory.summary()
         if finished is not None:
             return Result(directory.path, finished)
-        return _train(_prepared(directory.config()), directory, observe)
+        return _train(prepared(directory.config()), directory, observe)
 
 
 def advance(
@@ -85,16 +85,17 @@ def advance(
             rows = directory.metrics()
             if rows and rows[-1]["round"] >= last:
                 return rows[: last + 1]
-            experiment = _prepared(directory.config())
+            experiment = prepared(directory.config())
         else:
-            experiment = _prepared(config)
+            experiment = prepared(config)
             directory = RunDirectory.create(path, experiment.config)
         with _engine(experiment, directory) as engine:
             train_until(experiment, engine, directory, observe, last)
         return directory.metrics()
 
 
-def _prepared(config: ExperimentConfig) -> Experiment:
+def prepared(config: ExperimentConfig) -> Experiment:
+    """What a configuration names, in a process set up as the configuration says."""
     tune_allocator()
     use_threads(config.engine.threads, config.engine.workers)
     return build(config)

@@ -187,6 +187,8 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
         note=task.note,
     )
+    if config.method.statistics is not None:
+        _check_measured_fleet(config.method.statistics, experiment.boundaries())
     experiment.marginals(0)  # a policy that cannot serve this fleet says so now
     return experiment
 
@@ -223,7 +225,7 @@ def build_method(config: ExperimentConfig) -> Method:
     if fields.statistics is not None:
         if fields.weight is not None or fields.costs is not None:
             raise HoflError("method.statistics gives weight and costs: leave these out.")
-        statistics = load_statistics(fields.statistics)
+        statistics, _ = load_statistics(fields.statistics)
         costs = tuple(statistics.costs(config.fleet.cohort).tolist())
         options |= {"policy": "water-filling", "weight": statistics.weight, "costs": costs}
     chosen = method(config.method.name, **options)
@@ -233,6 +235,19 @@ def build_method(config: ExperimentConfig) -> Method:
             f"unknown aggregation {chosen.aggregation!r}: choose one of {', '.join(AGGREGATIONS)}."
         )
     return chosen
+
+
+def _check_measured_fleet(file: str, boundaries: tuple[int, ...]) -> None:
+    """A cost belongs to a client: statistics of other clients would be given to the wrong ones."""
+    _, measured = load_statistics(file)
+    if len(measured) != len(boundaries):
+        raise HoflError(f"{file!r} holds {len(measured)} clients, the fleet {len(boundaries)}.")
+    for client, (then, now) in enumerate(zip(measured, boundaries, strict=True)):
+        if then != now:
+            raise HoflError(
+                f"{file!r} was measured on another fleet: client {client} had boundary {then} and "
+                f"has {now}. Measure this one with hofl beta measure."
+            )
 
 
 def encoded(

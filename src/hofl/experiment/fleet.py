@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hofl.data.encoding import EncodedSet
 from hofl.errors import HoflError
 from hofl.experiment.config import ChangeConfig, ExperimentConfig, FleetConfig, PlannedConfig
@@ -13,6 +15,7 @@ from hofl.local.execution import Execution
 from hofl.methods import Method
 from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.loading import DTYPES
+from hofl.models.quantised import FORMS
 from hofl.models.split import SplitModel
 from hofl.planning.available import FREE, budget_bytes
 from hofl.planning.fleet import Device, FleetPlan, heaviest_workload
@@ -92,11 +95,13 @@ def _memory_plan(
     train: EncodedSet,
     adapter: Lora | FullBlocks,
 ) -> MemoryPlan:
+    stored = config.model.storage_dtype
     hollow = hollow_model(
         model.config,
         adapter=adapter,
-        storage_dtype=DTYPES[config.model.storage_dtype],
+        storage_dtype=DTYPES.get(stored, torch.float32),
         compute_dtype=model.compute_dtype,
+        form=stored if stored in FORMS else None,
     )
     most = config.task.max_length
     assert most is not None, "settled with the task"

@@ -17,7 +17,7 @@ from hofl.directions import direction
 from hofl.layout import Coordinate
 from hofl.local.site import Site
 from hofl.models.adapters import ADAPTER, lora_layers
-from hofl.models.split import SplitModel
+from hofl.models.split import BlockInputs, SplitModel
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,44 @@ class Stream:
 ANCHOR = Stream(j=0, scale=0.0)
 
 
+JOINT_TOKENS = 4096
+"""A product of so many rows runs at full speed: more streams at once would only cost memory."""
+
+
 @torch.no_grad()
 def joint_pass(site: Site, streams: Sequence[Stream]) -> list[Tensor]:
-    """Boundary activations [B, T, D] of all streams, without a graph."""
+    """Boundary activations [B, T, D] of all streams, without a graph.
+
+    In each block the streams go in groups of up to ``JOINT_TOKENS`` tokens, at least one stream.
+    """
     model = site.model
-    if all(".lora_A." in c.name or ".lora_B." in c.name for c in model.layout.coordinates):
-        inputs = model.inputs(site.input_ids.repeat(len(streams), 1))
-        hidden = inputs.hidden  # [S * B, T, D], stream-major
-        for index in range(site.boundary):
-            with _stacked_lora(model, index, stream_values(site, index, streams)):
-                hidden = model.block(index, hidden, inputs)
-        return list(hidden.chunk(len(streams)))
-    # Whole weights are perturbed, so no product can be shared: each stream runs by itself.
-    inputs = model.inputs(site.input_ids)
-    outputs = [inputs.hidden] * len(streams)
+    run = _group_through_lora
+    size = max(1, JOINT_TOKENS // site.input_ids.numel())
+    if not all(".lora_A." in c.name or ".lora_B." in c.name for c in model.layout.coordinates):
+        run, size = _stream_through, 1  # whole weights are perturbed: no product can be shared
+    groups = [streams[i : i + size] for i in range(0, len(streams), size)]
+    inputs = {n: model.inputs(site.input_ids.repeat(n, 1)) for n in {len(g) for g in groups}}
+    hidden = [inputs[len(group)].hidden for group in groups]  # [n * B, T, D] each, stream-major
     for index in range(site.boundary):
-        values = stream_values(site, index, streams)
-        for s, hidden in enumerate(outputs):
-            mine = {name: stacked[s] for name, stacked in values.items()}
-            outputs[s] = model.block(index, hidden, inputs, mine)
-    return outputs
+        with model.computing(model.blocks[index]):  # read or up-cast once for all groups
+            for k, group in enumerate(groups):
+                hidden[k] = run(site, index, group, hidden[k], inputs[len(group)])
+    pairs = zip(hidden, groups, strict=True)
+    return [z for several, group in pairs for z in several.chunk(len(group))]
+
+
+def _group_through_lora(
+    site: Site, index: int, group: Sequence[Stream], hidden: Tensor, inputs: BlockInputs
+) -> Tensor:
+    with _stacked_lora(site.model, index, stream_values(site, index, group)):
+        return site.model.block(index, hidden, inputs)
+
+
+def _stream_through(
+    site: Site, index: int, group: Sequence[Stream], hidden: Tensor, inputs: BlockInputs
+) -> Tensor:
+    values = {name: stacked[0] for name, stacked in stream_values(site, index, group).items()}
+    return site.model.block(index, hidden, inputs, values)
 
 
 def stream_values(site: Site, index: int, streams: Sequence[Stream]) -> dict[str, Tensor]:

@@ -91,9 +91,11 @@ def _tensors_in(path: Path) -> dict[str, StoredTensor]:
             if entry["dtype"] in _DTYPES
         }
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise HoflError(f"{path} is not a safetensors file. Get the model again.") from None
+        raise HoflError(
+            f"cannot load model: {path} is not a safetensors file. Get the model again."
+        ) from None
     if max((t.start + t.size for t in found.values()), default=0) > path.stat().st_size:
-        raise HoflError(f"{path} is cut short. Get the model again.")
+        raise HoflError(f"cannot load model: {path} is cut short. Get the model again.")
     return found
 
 

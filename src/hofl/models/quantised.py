@@ -9,7 +9,7 @@ whose rows are no multiple of 32 stay as they are, as do vectors.
 from collections.abc import Callable
 
 import torch
-from gguf import GGMLQuantizationType, quantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quantize
 from torch import Tensor, nn
 
 from hofl.models.precision import Reader
@@ -25,11 +25,20 @@ def quantise(blocks: list[nn.Module], form: str) -> dict[nn.Parameter, Reader]:
         for parameter in block.parameters():
             if parameter.requires_grad or parameter.dim() != 2 or parameter.shape[1] % GROUP:
                 continue
-            shape, device = parameter.shape, parameter.device
-            groups = torch.from_numpy(quantize(parameter.float().cpu().numpy(), kind)).to(device)
+            shape, groups = parameter.shape, _quantised(parameter, kind)
             parameter.data = groups
             readers[parameter] = _reader(groups, shape, restore)
     return readers
+
+
+def _quantised(parameter: Tensor, kind: GGMLQuantizationType) -> Tensor:
+    """The groups of a matrix's rows, uint8; of one without data, groups without data."""
+    if parameter.is_meta:
+        rows, columns = parameter.shape
+        width = columns // GROUP * GGML_QUANT_SIZES[kind][1]
+        return torch.empty(rows, width, dtype=torch.uint8, device=parameter.device)
+    groups = quantize(parameter.float().cpu().numpy(), kind)
+    return torch.from_numpy(groups).to(parameter.device)
 
 
 def _reader(groups: Tensor, shape: torch.Size, restore: Callable[[Tensor], Tensor]) -> Reader:

@@ -31,10 +31,12 @@ def hollow_model(
     adapter: Lora | FullBlocks,
     storage_dtype: torch.dtype,
     compute_dtype: torch.dtype,
+    form: str | None = None,
 ) -> SplitModel:
     """The split model of a Hugging Face configuration, without weights.
 
-    Frozen block weights can be streamed, as from files in the storage dtype.
+    Frozen block weights can be streamed, as from files in the storage dtype, unless they are kept
+    in memory in a quantised ``form``.
     """
     with META:
         model = build_split(
@@ -44,7 +46,10 @@ def hollow_model(
             storage_dtype=storage_dtype,
             compute_dtype=compute_dtype,
             device=META,
+            form=form,
         )
+    if form is not None:
+        return model
     frozen = [p for block in model.blocks for p in block.parameters() if not p.requires_grad]
     model.on_disk = {p: partial(torch.empty, p.shape, dtype=p.dtype, device=META) for p in frozen}
     return model

@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from hofl.errors import HoflError
 from hofl.local.execution import PLAIN, Execution
 from hofl.local.rules import check_rule
 from hofl.messages import LocalRule
 from hofl.models.adapters import Lora
 from hofl.models.loading import DTYPES, read_model_config
+from hofl.models.quantised import FORMS
 from hofl.models.split import SplitModel
 from hofl.planning.boundaries import all_boundaries
 from hofl.planning.budget import choose, nothing_fits
@@ -118,9 +121,9 @@ def memory_plan(
     compute_dtype: str = "bfloat16",
 ) -> MemoryPlan:
     """The plan of a LoRA adapter on a named model, from the model's configuration alone."""
-    for dtype in (storage_dtype, compute_dtype):
-        if dtype not in DTYPES:
-            raise HoflError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
+    for dtype, known in ((storage_dtype, [*DTYPES, *FORMS]), (compute_dtype, [*DTYPES])):
+        if dtype not in known:
+            raise HoflError(f"unknown dtype {dtype!r}: choose one of {', '.join(known)}.")
     check_rule(rule)
     config = read_model_config(name)
     longest = getattr(config, "max_position_embeddings", seq_len)
@@ -129,11 +132,12 @@ def memory_plan(
     model = hollow_model(
         config,
         adapter=Lora(rank=rank),
-        storage_dtype=DTYPES[storage_dtype],
+        storage_dtype=DTYPES.get(storage_dtype, torch.float32),
         compute_dtype=DTYPES[compute_dtype],
+        form=storage_dtype if storage_dtype in FORMS else None,
     )
     work = Workload(rule=rule, batch_size=batch_size, seq_len=seq_len, answer_tokens=answer_tokens)
-    return MemoryPlan(model, work)
+    return MemoryPlan(model, work, streaming=bool(model.on_disk))
 
 
 def executions(batch_size: int, streaming: bool) -> Iterator[Execution]:

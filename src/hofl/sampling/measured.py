@@ -182,14 +182,17 @@ def measured(
     )
 
 
-def load_statistics(path: str) -> Statistics:
-    """The statistics of a file that :meth:`Measured.to_json` wrote."""
+def load_statistics(path: str) -> tuple[Statistics, tuple[int, ...]]:
+    """The statistics and the boundaries of a file that :meth:`Measured.to_json` wrote."""
     try:
         values: dict[str, Any] = json.loads(Path(path).read_bytes())
         arrays = {key: np.array(values[key]) for key in ("means", "variances", "gradient")}
-        return Statistics(**arrays, smoothness=values["smoothness"], step=values["step"])
+        found = Statistics(**arrays, smoothness=values["smoothness"], step=values["step"])
+        return found, tuple(values["boundaries"])
     except OSError as error:
         raise HoflError(f"cannot read statistics {path!r}: {error.strerror}.") from None
+    except HoflError as error:
+        raise HoflError(f"{path!r}: {error}") from None
     except (ValueError, KeyError, TypeError):
         raise HoflError(
             f"{path!r} holds no statistics. Write them with hofl beta measure."

@@ -27,9 +27,7 @@ class WaterFilling:
     costs: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.weight) and self.weight >= 0):
-            raise HoflError(f"weight (A) must be finite and not negative, got {self.weight}.")
-        check_floor(self.floor)
+        _check(self.weight, self.floor)
         if self.costs is not None:
             check_scores(np.array(self.costs), "cost")
 
@@ -49,6 +47,7 @@ def water_filling(weight: float, costs: np.ndarray, cohort: int, floor: float) -
     Eq. (15): p_i = clip(1/N - (c_i + lambda) / (2A)). For A = 0 the program is linear and solved
     greedily. With K = N or epsilon = 1 only u is feasible.
     """
+    _check(weight, floor)
     costs = check_scores(costs, "cost")
     clients = len(costs)
     check_cohort(cohort, clients)
@@ -62,6 +61,12 @@ def water_filling(weight: float, costs: np.ndarray, cohort: int, floor: float) -
     if wanted is None or not np.isfinite(wanted).all():  # A = 0, or too small to be told from it
         return _greedy(costs, low, high)
     return fill(wanted, low, high, 1.0)
+
+
+def _check(weight: float, floor: float) -> None:
+    if not 0 <= weight < np.inf:
+        raise HoflError(f"weight (A) must be finite and not negative, got {weight}.")
+    check_floor(floor)
 
 
 def fill(wanted: np.ndarray, low: float, high: float, total: float) -> np.ndarray:
