@@ -15,6 +15,7 @@ from hofl.cli import (
     demo,
     device,
     evaluate,
+    fleet,
     memory,
     methods,
     models,
@@ -40,6 +41,7 @@ app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 app.command("server", epilog=server.EXAMPLE)(server.server)
 app.command("device", epilog=device.EXAMPLE)(device.device)
+app.command("fleet", epilog=fleet.EXAMPLE)(fleet.fleet)
 app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.command("memory", epilog=memory.EXAMPLE)(memory.memory)

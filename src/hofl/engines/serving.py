@@ -1,8 +1,8 @@
 """The server's side of a run on a network: start it, or go on with it."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +49,20 @@ class Endpoint:
             raise HoflError("--tls DIR and --nodes DIR belong together: devices prove their keys.")
 
 
+Beside = Callable[[Experiment, RunDirectory], AbstractContextManager[None]]
+"""What runs as long as the server does, such as the devices of a rehearsal."""
+
+
+def _alone(experiment: Experiment, directory: RunDirectory) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 def serve(
     config: ExperimentConfig,
     out: Path,
     endpoint: Endpoint,
     observe: Observer = lambda event, facts: None,
+    beside: Beside = _alone,
 ) -> Result:
     """Run the server of a new network run until its last round."""
     with readable_errors(out):
@@ -62,11 +71,14 @@ def serve(
             raise HoflError(f"{out} is not empty: choose another --out, or add --resume.")
         experiment = _prepared(config)
         directory = RunDirectory.create(out, experiment.config)
-        return _train(experiment, directory, endpoint, observe)
+        return _train(experiment, directory, endpoint, observe, beside)
 
 
 def serve_again(
-    path: Path, endpoint: Endpoint, observe: Observer = lambda event, facts: None
+    path: Path,
+    endpoint: Endpoint,
+    observe: Observer = lambda event, facts: None,
+    beside: Beside = _alone,
 ) -> Result:
     """Go on with a network run after its latest checkpoint."""
     with readable_errors(path):
@@ -75,7 +87,7 @@ def serve_again(
         finished = directory.summary()
         if finished is not None:
             return Result(directory.path, finished)
-        return _train(_prepared(directory.config()), directory, endpoint, observe)
+        return _train(_prepared(directory.config()), directory, endpoint, observe, beside)
 
 
 def _prepared(config: ExperimentConfig) -> Experiment:
@@ -86,9 +98,17 @@ def _prepared(config: ExperimentConfig) -> Experiment:
 
 
 def _train(
-    experiment: Experiment, directory: RunDirectory, endpoint: Endpoint, observe: Observer
+    experiment: Experiment,
+    directory: RunDirectory,
+    endpoint: Endpoint,
+    observe: Observer,
+    beside: Beside,
 ) -> Result:
-    with directory.locked(), _engine(experiment, directory, endpoint, observe) as engine:
+    with (
+        directory.locked(),
+        _engine(experiment, directory, endpoint, observe) as engine,
+        beside(experiment, directory),
+    ):
         return Result(directory.path, run_rounds(experiment, engine, directory, observe))
 
 

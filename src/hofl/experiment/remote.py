@@ -1,6 +1,6 @@
 """The two sides of a run on a network: a server without training data, a device with its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from hofl.client import LocalClient
+from hofl.data.task import Task
 from hofl.errors import HoflError
 from hofl.experiment.build import (
     Experiment,
@@ -17,11 +18,13 @@ from hofl.experiment.build import (
     encoded,
     resolved,
 )
-from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.config import CustomConfig, ExperimentConfig
+from hofl.experiment.fleet import execution_of, memory_plan_of
 from hofl.experiment.tasks import curve_examples, resolved_task, shards_of
 from hofl.layout import Layout
-from hofl.local.execution import Execution
 from hofl.models.loading import LoadedModel, load_model
+from hofl.planning.fleet import Device, FleetPlan
+from hofl.planning.own import OwnDevice, own_budget
 from hofl.server.checks import UploadLimits
 
 
@@ -39,12 +42,12 @@ def build_server(config: ExperimentConfig) -> Experiment:
     settled = settled.model_copy(update={"data": config.data, "custom": _custom(config, settled)})
     nobody = encoded(settled, task, (), model)
     return Experiment(
-        config=resolved(settled, chosen, model, config.fleet.boundaries),
+        config=resolved(settled, chosen, model, config.fleet),
         method=chosen,
         model=model,
         start=model.split.w.cpu().clone(),
-        boundaries=(),
-        scores=np.zeros(0),
+        fleet=FleetPlan(()),
+        memory_plan={},
         train=nobody,
         held_out=(),
         test=encoded(settled, task, task.test, model),
@@ -63,15 +66,23 @@ class DeviceSide:
         client: computes answers.
         layout: the shared coordinates.
         examples: how many training examples the device holds.
+        own: its boundary and way to run steps, as of now.
     """
 
     client: LocalClient
     layout: Layout
     examples: int
+    own: Callable[[], Device]
 
 
 def build_device(
-    config: ExperimentConfig, *, data: Path | None, shard: int | None, device: str = "auto"
+    config: ExperimentConfig,
+    *,
+    data: Path | None,
+    shard: int | None,
+    memory: str,
+    boundary: int | None = None,
+    device: str = "auto",
 ) -> DeviceSide:
     """A device from the server's configuration and its own data.
 
@@ -79,25 +90,29 @@ def build_device(
         config: the run's configuration, as the server sent it.
         data: the device's own files; its columns are those of the configuration's [custom].
         shard: instead of own data, this client's part of the configuration's task (a rehearsal).
+        memory: budget such as ``4GiB``, or ``auto`` for what is free.
+        boundary: order boundary in place of the one that the memory allows.
         device: where to compute.
     """
     if (data is None) == (shard is None):
         raise HoflError("a device needs --data FILE_OR_DIR, or --shard NUMBER for a rehearsal.")
-    if data is not None:
-        config = _with_own(config, data)
-    config, task = resolved_task(config)
-    if shard is None:
-        own = np.arange(len(task.train))
-    else:
-        shards, _ = shards_of(config, task)
-        if not 0 <= shard < len(shards):
-            raise HoflError(f"shard {shard} is out of range: the task has {len(shards)} shards.")
-        own = shards[shard]
+    config, task = resolved_task(config if data is None else _with_own(config, data))
+    rows = _own_rows(config, task, shard)
     model = _load(config, device)
-    execution = Execution(micro_batch=config.engine.micro_batch)
     train = encoded(config, task, task.train, model)
-    client = LocalClient(model.split, train, _Always(own), config.task.batch_size, execution)
-    return DeviceSide(client, model.split.layout, len(own))
+    own: Callable[[], Device]
+    if boundary is None:
+        method, adapter = build_method(config), adapter_of(config)
+        costs = memory_plan_of(config, method, model.split, train, adapter)
+        own = OwnDevice(costs, config.fleet.strategy, own_budget(memory))
+    else:
+        model.split.layout.cut(boundary)  # out of range is told now
+        fixed = Device(boundary, execution_of(config))
+        own = lambda: fixed  # noqa: E731
+    client = LocalClient(
+        model.split, train, _Always(rows), config.task.batch_size, lambda _plan: own().execution
+    )
+    return DeviceSide(client, model.split.layout, len(rows), own)
 
 
 class _Always(Sequence[np.ndarray]):
@@ -117,6 +132,15 @@ class _Always(Sequence[np.ndarray]):
         return 1
 
 
+def _own_rows(config: ExperimentConfig, task: Task, shard: int | None) -> np.ndarray:
+    if shard is None:
+        return np.arange(len(task.train))
+    shards, _ = shards_of(config, task)
+    if not 0 <= shard < len(shards):
+        raise HoflError(f"shard {shard} is out of range: the task has {len(shards)} shards.")
+    return shards[shard]
+
+
 def _load(config: ExperimentConfig, device: str) -> LoadedModel:
     return load_model(
         config.model.name,
@@ -126,6 +150,7 @@ def _load(config: ExperimentConfig, device: str) -> LoadedModel:
         storage_dtype=config.model.storage_dtype,
         compute_dtype=config.model.compute_dtype,
         device=device,
+        stream=config.engine.stream_bottom,
     )
 
 
@@ -137,7 +162,7 @@ def _without_training(config: ExperimentConfig) -> ExperimentConfig:
     return config.model_copy(update={"custom": custom})
 
 
-def _custom(config: ExperimentConfig, settled: ExperimentConfig) -> Any:
+def _custom(config: ExperimentConfig, settled: ExperimentConfig) -> CustomConfig | None:
     """The section as it was given, with the test files written out in full."""
     if config.custom is None or settled.custom is None:
         return None

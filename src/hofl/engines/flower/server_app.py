@@ -50,7 +50,7 @@ def _push(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
     message = Message(records, header["node"], kind, ttl=header["ttl"])
     size = wire_size(message)
     (message_id,) = grid.push_messages([message])
-    return {"message": message_id, "bytes": size}, b""
+    return {"message": message_id or "", "bytes": size}, b""
 
 
 def _pull(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
@@ -61,6 +61,8 @@ def _pull(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
         if message.has_error():
             reason = f"Flower error {message.error.code}: {message.error.reason or 'no reason'}"
             return {"state": "failed", "reason": reason}, b""
+        if message.metadata.src_node_id != header["node"]:
+            return {"state": "failed", "reason": "answered by another node"}, b""
         size = wire_size(message)
         try:
             answer, upload = parts(message)

@@ -43,6 +43,7 @@ class FlowerServices:
             environment,
         )
         self._registered: set[Path] = set()
+        self._free()
         commands.write_connection(self._home, f"{self._local}:{port}", tls)
 
     @property
@@ -56,7 +57,7 @@ class FlowerServices:
             try:
                 if not self._link.alive():
                     self._start()
-                self._register()
+                self.admit()
                 commands.submit(self._home, bridge.path)
                 if bridge.wait(START_SECONDS):
                     return
@@ -67,15 +68,21 @@ class FlowerServices:
             time.sleep(min(2.0**failures, 30.0))
         raise HoflError(f"Flower cannot be kept running: {problem} {self._link.last_words()}")
 
+    def admit(self) -> None:
+        """Register keys that were added to the folder."""
+        if self._keys is None:
+            return
+        for key in commands.public_keys(self._keys):
+            if key not in self._registered:
+                commands.register(self._home, key)
+                self._registered.add(key)
+
     def close(self) -> None:
         """Stop the SuperLink and what it started."""
         self._link.stop()
 
     def _start(self) -> None:
-        if answers(self._local, self._port):
-            raise HoflError(
-                f"{self._local}:{self._port} is in use: choose another port with --address."
-            )
+        self._free()
         self._link.start()
         until = time.monotonic() + START_SECONDS
         while not answers(self._local, self._port):
@@ -83,10 +90,8 @@ class FlowerServices:
                 raise HoflError(f"the SuperLink does not start: {self._link.last_words()}")
             time.sleep(0.2)
 
-    def _register(self) -> None:
-        if self._keys is None:
-            return
-        for key in commands.public_keys(self._keys):
-            if key not in self._registered:
-                commands.register(self._home, key)
-                self._registered.add(key)
+    def _free(self) -> None:
+        if answers(self._local, self._port):
+            raise HoflError(
+                f"{self._local}:{self._port} is in use: choose another port with --address."
+            )

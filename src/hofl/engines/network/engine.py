@@ -25,6 +25,10 @@ class Services(Protocol):
         """Start what is not running, and wait until the bridge is connected."""
         ...
 
+    def admit(self) -> None:
+        """Let in devices whose keys are new."""
+        ...
+
     def close(self) -> None:
         """Stop everything."""
         ...
@@ -79,6 +83,7 @@ class NetworkEngine:
         while True:
             try:
                 self._connected()
+                self._services.admit()
                 found = self._roster.refresh()
             except LinkLost:
                 continue
@@ -141,13 +146,16 @@ class NetworkEngine:
         return client, sent["message"]
 
     def _pull(self, client: int, message: str) -> bytes | Failure | None:
-        reply, upload = self._call({"ask": "pull", "message": message}, b"")
+        if not message:
+            return Failure("the device left before its plan was sent")
+        node = self._nodes[client]
+        reply, upload = self._call({"ask": "pull", "message": message, "node": node}, b"")
         if reply["state"] == "waiting":
             return None
         self._traffic[str(client)] |= {"upload": len(upload), "up": reply.get("bytes", 0)}
         if reply["state"] == "failed":
             return Failure(reply["reason"])
-        self._roster.revise(self._nodes[client], reply["header"])
+        self._roster.revise(node, reply["header"])
         if "failure" in reply["header"]:
             return Failure(str(reply["header"]["failure"])[:300])
         return upload

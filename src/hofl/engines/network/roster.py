@@ -24,13 +24,13 @@ class Device:
         name: registered with its key, or its own where there are no keys.
         boundary: the smallest order boundary that its memory allows.
         examples: how many training examples it holds.
-        budget: its memory in bytes, 0 when not stated.
+        memory: its budget, in its own words.
     """
 
     name: str
     boundary: int
     examples: int
-    budget: int = 0
+    memory: str = ""
 
 
 class Roster:
@@ -75,11 +75,12 @@ class Roster:
     def _ask(self, node: int, registered: str) -> None:
         header = {"ask": "push", "kind": "join", "node": node, "ttl": JOIN_SECONDS}
         sent, _ = self._call(header, self._offer)
-        self._asked[sent["message"]] = (node, registered)
+        if sent["message"]:
+            self._asked[sent["message"]] = (node, registered)
 
     def _collect(self) -> None:
         for message, (node, registered) in list(self._asked.items()):
-            reply, _ = self._call({"ask": "pull", "message": message}, b"")
+            reply, _ = self._call({"ask": "pull", "message": message, "node": node}, b"")
             if reply["state"] == "waiting":
                 continue
             del self._asked[message]
@@ -110,4 +111,4 @@ class Roster:
             raise ValueError(f"its boundary is {boundary!r:.40}, not in 0 to {self._blocks}")
         if type(examples) is not int or examples < 1:
             raise ValueError("it holds no training examples")
-        return Device(name, boundary, examples, int(said.get("budget") or 0))
+        return Device(name, boundary, examples, str(said.get("memory", ""))[:40])

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hofl.engines.network.boundary import boundary_within, memory_budget
 from hofl.engines.network.link import Header, LinkLost, listen, receive, send
 from hofl.engines.network.settings import WorkerSettings
 from hofl.engines.rounds import Failure, attempt
 from hofl.errors import HoflError
-from hofl.experiment.config import ExperimentConfig, parse_config
+from hofl.experiment.config import parse_config
 from hofl.experiment.remote import DeviceSide, build_device
 from hofl.messages import RoundPlan
 from hofl.process import tune_allocator, use_threads
@@ -31,7 +30,6 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._offer = ""
-        self._config: ExperimentConfig | None = None
         self._side: DeviceSide | None = None
 
     def answer(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
@@ -40,7 +38,7 @@ class Worker:
             if header.get("kind") == "join":
                 return self._join(payload), b""
             return self._plan(payload)
-        except (HoflError, RuntimeError, MemoryError, OSError) as error:
+        except (ValueError, LookupError, TypeError, RuntimeError, MemoryError, OSError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             log.warning("refused: %s", reason)
             return {"failure": reason}, b""
@@ -53,13 +51,15 @@ class Worker:
             if self._settings.model:
                 values["model"]["name"] = self._settings.model
             self._side = None  # free the old model before the new one comes
-            self._config = parse_config(values)
-            log.info("joining run %s with model %s", self._config.name, self._config.model.name)
+            config = parse_config(values)
+            log.info("joining run %s with model %s", config.name, config.model.name)
             settings = self._settings
             self._side = build_device(
-                self._config,
+                config,
                 data=Path(settings.data) if settings.data else None,
                 shard=settings.shard if settings.shard >= 0 else None,
+                memory=settings.memory,
+                boundary=settings.boundary if settings.boundary >= 0 else None,
                 device=settings.device,
             )
             self._offer = digest
@@ -89,17 +89,12 @@ class Worker:
     def _properties(self) -> Header:
         """What the server may know; the boundary is found anew, as free memory changes."""
         assert self._side is not None
-        assert self._config is not None
-        settings, budget = self._settings, memory_budget(self._settings.memory)
-        boundary = settings.boundary
-        if boundary < 0:
-            boundary = boundary_within(self._config, budget)
         return {
-            "name": settings.name,
-            "boundary": boundary,
+            "name": self._settings.name,
+            "boundary": self._side.own().boundary,
             "examples": self._side.examples,
             "layout": self._side.layout.digest,
-            "budget": budget,
+            "memory": self._settings.memory,
         }
 
 
