@@ -25,6 +25,9 @@ COMMANDS = {
     "run",
     "sample",
     "theory",
+    "server",
+    "device",
+    "fleet",
 }
 GROUPS = {"beta": {"guide", "coverage", "pilot", "measure"}}
 
