@@ -23,7 +23,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 # Real servers and devices on 127.0.0.1, and their faults.
 test-network: setup

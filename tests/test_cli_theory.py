@@ -39,6 +39,21 @@ def test_paper_fleet_shows_bound_best_beta_special_cases_and_failed_assumptions(
         assert piece in text
 
 
+def test_nothing_is_cut_off_on_a_terminal_of_80_columns():
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["theory"], catch_exceptions=False)
+    assert "…" not in result.output
+    shown = next(line for line in result.output.splitlines() if line.split()[:1] == ["0.50"])
+    expected = ["0.50", "233,473", "1.000", "3.27e-05", "1.4e-08"]
+    assert shown.split()[:5] == expected
+    assert len(shown.split()) == 8
+
+
+def test_the_largest_beta_that_the_floor_allows_is_included():
+    for epsilon in ("0.106", "0.1", "0.994", "1"):
+        rows = study(*SMALL, "--epsilon", epsilon)["policies"]
+        assert rows[-1]["beta"] == pytest.approx(1 - float(epsilon))
+
+
 def test_json_holds_what_a_small_fleet_gives_by_hand():
     """Dims 0, 4, 12 twice over, q = 1: D = 1 + 16/3 at beta = 0; the K = 2 clients of d = 0 win."""
     found = study(*SMALL, "--epsilon", "0.5", "--rounds", "100")
@@ -113,6 +128,8 @@ def test_a_missing_plotting_library_is_one_line(
         (["--rounds", "0"], "rounds must be at least 1, got 0"),
         (["--epsilon", "0"], r"epsilon must lie in \(0, 1\], got 0"),
         (["--zeta2", "0,-1"], "heterogeneity must be finite and >= 0, got -1"),
+        (["--smoothness", "1e200"], r"smoothness must be at most 1e\+30, got 1e\+200"),
+        (["--zeta2", "1e308"], r"heterogeneity must be at most 1e\+30"),
         (["--sigma2", "nan"], "noise must be finite and >= 0, got nan"),
         (["--mu", "0"], "mu must be positive, got 0"),
         (["--plot", "x.pdf"], "cannot plot to 'x.pdf': end it in .html, .png, .svg"),

@@ -156,12 +156,12 @@ def test_the_gradient_probe_is_autograds_gradient(config: hofl.ExperimentConfig)
     noise = torch.randn(model.layout.size, generator=torch.Generator().manual_seed(1))
     w = experiment.start + 0.05 * noise
     plan = replace(experiment.plan(7, 2, w), rule=GRADIENT, boundary=0, verify=False)
-    (batch,) = next(iter(experiment.client._batches(plan)))  # the parts of the first step
+    (batch,) = next(iter(experiment.client._batches(plan, 0)))  # the parts of the first step
     upload = Upload.from_bytes(experiment.client.answer(plan.to_bytes()))
     model.load(w)
     logits = model.module(input_ids=batch.input_ids).logits[batch.rows, batch.columns]
     loss = torch.nn.functional.cross_entropy(logits[:, batch.goal.candidates], batch.goal.targets)
-    grads = torch.autograd.grad(loss, model.top_parameters(0))
+    grads = torch.autograd.grad(loss, model.parameters_in(range(model.num_blocks)))
     expected = torch.cat([grad.reshape(-1) for grad in grads])
     assert torch.allclose(-upload.difference, expected, rtol=1e-3, atol=1e-6)
 
@@ -182,7 +182,7 @@ def test_measuring_a_fleet_writes_what_a_run_takes(
     by_file = quick_with_statistics(config, out / "statistics.json", floor=0.1)
     assert build(filled).method.policy == build(by_file).method.policy
     s, boundaries = load_statistics(str(out / "statistics.json"))
-    assert boundaries == build(filled).boundaries
+    assert boundaries == build(filled).boundaries()
     p = build(filled).marginals(0)
     assert p.min() >= 0.1 / 6 - 1e-12
     uniform = np.full(6, 1 / 6)

@@ -50,7 +50,7 @@ def test_every_candidate_trains_on_the_formal_runs_fleet(
     formal = build(config)
     for seed in (5, 6):
         pilot = build(finished.config(0.75, seed))
-        assert pilot.boundaries == formal.boundaries
+        assert pilot.boundaries() == formal.boundaries()
         assert np.array_equal(pilot.marginals(0), formal.marginals(0))  # hofl's own beta is 0.75
         for client, shard in enumerate(pilot.client._shards):
             assert set(shard) <= set(formal.client._shards[client])

@@ -129,11 +129,12 @@ def test_a_model_in_memory_can_be_streamed_later_and_back(tmp_path: Path) -> Non
     assert resident_bytes(model.module) == full
 
 
-def test_a_streamed_run_ends_in_the_resident_runs_adapter(
+def test_a_streamed_and_segmented_run_ends_in_the_plain_runs_adapter(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     plain = hofl.run(quick(tiny_folder, rounds=2), tmp_path / "plain").path
-    config = quick(tiny_folder, rounds=2, engine={"threads": 1, "stream_bottom": True})
+    lean = {"stream_bottom": True, "checkpoint": 1}
+    config = quick(tiny_folder, rounds=2, engine=lean)
     streamed = hofl.run(config, tmp_path / "streamed").path
     assert adapter_bytes(streamed) == adapter_bytes(plain)
 

@@ -1,6 +1,7 @@
 """The formal theorem: constants by hand and against the proof's own chain, special cases."""
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hofl.errors import HoflError
 from hofl.sampling.policies import DimensionAware
 from hofl.theory import rate, trajectory
-from hofl.theory.assumptions import Constants
+from hofl.theory.assumptions import LARGEST, Constants
 from hofl.theory.descent import round_variance_bound
 from hofl.theory.moments import kappa, nu, rho_squared
 from hofl.theory.tradeoff import point, special_cases
@@ -165,6 +166,15 @@ def test_known_rates_are_recovered_to_rounding():
         assert DimensionAware(0.75).marginals(dims / q, 6, 0) == pytest.approx(u, abs=0)
 
 
+def test_the_largest_constants_overflow_nowhere():
+    names = [field.name for field in fields(Constants)]
+    huge = Constants(**dict.fromkeys(names, LARGEST))
+    zero = rate.c_0(huge, 10**6, 1e-6)
+    star = rate.c_star(huge, 10**6, 1e-6, zero)
+    assert math.isfinite(rate.horizon(star, 1e12))
+    assert math.isfinite(rate.bound(huge, np.array([1.0]), np.array([10**12]), 1, 1, 1e-6))
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -172,6 +182,7 @@ def test_known_rates_are_recovered_to_rounding():
         ({"noise": -1.0}, "noise must be finite and >= 0, got -1"),
         ({"heterogeneity": math.nan}, "heterogeneity must be finite and >= 0, got nan"),
         ({"gap": math.inf}, "gap must be finite"),
+        ({"smoothness": 1e200}, r"smoothness must be at most 1e\+30, got 1e\+200"),
     ],
 )
 def test_bad_constants_are_refused_by_name(values: dict[str, float], message: str):

@@ -1,6 +1,7 @@
 """``hofl sample``: what a sampling policy does to a fleet, without training anything."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from hofl.errors import HoflError
 from hofl.sampling.audit import Audit, audit, verdict
 from hofl.sampling.checks import check_cohort
 from hofl.sampling.policies import Policy, draw_cohort
-from hofl.sampling.schedules import beta_policy
+from hofl.sampling.schedules import Scheduled, beta_policy
 from hofl.sampling.tiers import deal_tiers
 
 EXAMPLE = """Examples:
@@ -35,10 +36,15 @@ class Fleet:
     rounds: int
     seed: int
 
-    def shares(self, policy: Policy, round_number: int) -> np.ndarray:
-        """Shares p(t); blocks are taken to be equally large, so d_ZO goes as the boundary."""
+    def shares(self, policy: Policy) -> Iterator[np.ndarray]:
+        """p(0), ..., p(T-1); blocks are taken to be equally large, so d_ZO goes as the boundary."""
         scores = np.array(self.boundaries, dtype=np.float64)
-        return policy.marginals(scores, self.cohort, self.seed, round_number, self.rounds)
+        changes = isinstance(policy, Scheduled)  # ranking a million clients once is enough
+        p = policy.marginals(scores, self.cohort, self.seed, 0, self.rounds)
+        for t in range(self.rounds):
+            if changes:
+                p = policy.marginals(scores, self.cohort, self.seed, t, self.rounds)
+            yield p
 
 
 def sample(
@@ -88,15 +94,15 @@ def sample(
 
 def _simulated(fleet: Fleet, policy: Policy) -> Audit:
     """All cohorts, each against the shares it was drawn from."""
-    shares = ((t, fleet.shares(policy, t)) for t in range(fleet.rounds))
+    shares = enumerate(fleet.shares(policy))
     return audit((draw_cohort(p, fleet.cohort, fleet.seed, t), p) for t, p in shares)
 
 
 def _expected(fleet: Fleet, policy: Policy) -> np.ndarray:
     """Expected participations, sum_t K p(t), [N]."""
     total = np.zeros(len(fleet.boundaries))
-    for t in range(fleet.rounds):
-        total += fleet.cohort * fleet.shares(policy, t)
+    for p in fleet.shares(policy):
+        total += fleet.cohort * p
     return total
 
 

@@ -1,6 +1,7 @@
 """``hofl theory``: the convergence bound of a fleet against beta."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -103,7 +104,7 @@ def _points(dims: np.ndarray, q: int, cohort: int, epsilon: float) -> list[Point
     if not 1 <= cohort <= len(dims):
         raise HoflError(f"--cohort must lie in 1..{len(dims)} (--clients), got {cohort}.")
     top = 1 - epsilon
-    betas = [min(k * STEP, top) for k in range(round(top / STEP + 1e-9) + 1)]
+    betas = [min(k * STEP, top) for k in range(math.ceil(top / STEP - 1e-9) + 1)]
     # p is linear in beta, Eq. (practical-policy): ranking a million clients once is enough
     uniform = np.full(len(dims), 1 / len(dims))
     tilt = DimensionAware(top).marginals(dims / q, cohort, 0) - uniform

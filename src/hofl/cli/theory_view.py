@@ -12,7 +12,7 @@ from hofl.theory.tradeoff import Curve
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _EVERY = 10  # policies between two rows of the table
-_CELLS = 2  # policies per character of a chart
+_CELLS = 4  # policies per character of a chart; everything fits into 80 columns
 
 
 def show(console: Console, study: Study, special: dict[str, list[float]]) -> None:
@@ -60,11 +60,11 @@ def bound_panels(study: Study) -> list[Panel]:
 
 def _policies(study: Study) -> Table:
     name, curves = next(iter(study.readings(study.points).items()))
-    table = Table("beta", "D", "chi^2", "a_H chi^2", "eta", "mu at most", title=name)
+    table = Table("beta", "D", "chi^2", "eta", "mu at most", title=name, box=None)
     for zeta in study.zetas:
         table.add_column(f"zeta^2 = {zeta:g}")
     for column in table.columns:
-        column.justify = "right"
+        column.justify, column.overflow = "right", "fold"
     for k, x in list(enumerate(study.points))[::_EVERY]:
         row = study.row(x)
         largest = row["mu_max"]
@@ -72,21 +72,20 @@ def _policies(study: Study) -> Table:
             f"{x.beta:.2f}",
             f"{x.dimension:,.0f}",
             f"{x.skew:.3f}",
-            f"{study.constants.affine * x.skew:.4f}",
             f"{row['eta']:.3g}",
             "any" if largest is None else f"{largest:.3g}",
-            *(f"{curve.total[k]:.5g}" for curve in curves),
+            *(f"{curve.total[k]:.4g}" for curve in curves),
         )
     return table
 
 
 def _charts(study: Study) -> Table:
     top = study.points[-1].beta
-    table = Table("reading", "zeta^2", f"bound, beta = 0 ... {top:g}", "least ... most", box=None)
+    table = Table("bound / uniform", "zeta^2", f"beta = 0 ... {top:g}", "least ... most", box=None)
     for name, curves in study.readings(study.points).items():
         for zeta, curve in zip(study.zetas, curves, strict=True):
             ratios = _relative(curve)
-            ends = f"{ratios.min():.3g} ... {ratios.max():.3g} of uniform"
+            ends = f"{ratios.min():.3g} ... {ratios.max():.3g}"
             table.add_row(name, f"{zeta:g}", _chart(ratios), ends)
             name = ""
     return table

@@ -53,7 +53,10 @@ class EncodedSet:
             prompt, was_cut = self.encoder.encode(example, longest)
         except HoflError as error:
             raise HoflError(f"example {index}: {error}") from None
-        return Encoded(prompt, spans, example.label, was_cut)
+        label = example.label
+        if len(spans) > 1:  # real sets hold an option twice: the first of equals stands for both
+            label = spans.index(spans[label])
+        return Encoded(prompt, spans, label, was_cut)
 
     def batch(self, indices: Iterable[int]) -> Batch:
         """The examples at ``indices`` as one batch."""

@@ -42,7 +42,8 @@ def all_boundaries(
 
     # Segments of several blocks leave remainders of different sizes: no straight line.
     if execution.checkpoint <= 1 and blocks_alike(model, workload.seq_len):
-        _follow(at, fill, 1, model.num_blocks)  # without a bottom, at 0, the step is another one
+        # At 0 and L one of the segments is missing, and the step is another one.
+        _follow(at, fill, 1, model.num_blocks - 1)
     return [at(boundary) for boundary in range(model.num_blocks + 1)]
 
 
@@ -68,8 +69,13 @@ def _follow(
 
 def _on_line(start: Cost, inner: Cost, stop: Cost) -> bool:
     share = (inner.boundary - start.boundary) / max(stop.boundary - start.boundary, 1)
-    expected = start.peak_bytes + share * (stop.peak_bytes - start.peak_bytes)
-    return abs(inner.peak_bytes - expected) <= _CLOSE * inner.peak_bytes
+
+    def straight(a: float, b: float, c: float) -> bool:
+        return abs(b - (a + share * (c - a))) <= _CLOSE * b
+
+    return straight(start.peak_bytes, inner.peak_bytes, stop.peak_bytes) and straight(
+        start.relative_compute, inner.relative_compute, stop.relative_compute
+    )
 
 
 def _between(start: Cost, stop: Cost, boundary: int, model: SplitModel, workload: Workload) -> Cost:

@@ -8,6 +8,9 @@ import numpy as np
 from hofl.errors import HoflError
 from hofl.vectors import refuse, shares
 
+LARGEST = 1e30
+"""Of any constant: C_star holds the fourth power of L, and floating-point numbers end at 1e308."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
@@ -35,6 +38,8 @@ class Constants:
             value = getattr(self, option.name)
             if not 0 <= value < math.inf:
                 raise HoflError(f"{option.name} must be finite and >= 0, got {value}.")
+            if value > LARGEST:
+                raise HoflError(f"{option.name} must be at most {LARGEST:g}, got {value:g}.")
         if self.smoothness == 0:
             raise HoflError("smoothness must be positive, got 0: L bounds the curvature.")
 
