@@ -122,10 +122,11 @@ def _engine(
     tls = None if endpoint.tls is None else commands.Certificates(endpoint.tls)
     # Unix sockets have short names: a private folder in the system's temporary one.
     with tempfile.TemporaryDirectory(prefix="hofl-") as private:
+        services = FlowerServices(folder, host, port, tls, endpoint.nodes)
         engine = NetworkEngine(
             experiment,
-            Bridge(Path(private) / "loop"),
-            FlowerServices(folder, host, port, tls, endpoint.nodes),
+            Bridge(Path(private) / "loop", services.healthy),
+            services,
             Registry(folder / "devices.json"),
             before=_last_present(directory),
             observe=observe,

@@ -68,6 +68,10 @@ class FlowerServices:
             time.sleep(min(2.0**failures, 30.0))
         raise HoflError(f"Flower cannot be kept running: {problem} {self._link.last_words()}")
 
+    def healthy(self) -> bool:
+        """Whether the SuperLink runs; looking also lets its processes notice when it does not."""
+        return self._link.alive()
+
     def admit(self) -> None:
         """Register keys that were added to the folder."""
         if self._keys is None:

@@ -1,7 +1,9 @@
 """The loop's end of the connection to Flower's server app, which comes and goes with its run."""
 
+import select
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hofl.engines.network.link import Header, LinkLost, listen, receive, send
@@ -11,10 +13,15 @@ CALL_SECONDS = 120.0
 
 
 class Bridge:
-    """Waits for the server app on a socket, and asks it."""
+    """Waits for the server app on a socket, and asks it.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: of the socket.
+        healthy: whether an answer can still come; asked while waiting for one.
+    """
+
+    def __init__(self, path: Path, healthy: Callable[[], bool] = lambda: True) -> None:
+        self.path, self._healthy = path, healthy
         self._server = listen(path)
         self._link: socket.socket | None = None
 
@@ -40,10 +47,17 @@ class Bridge:
             raise LinkLost("Flower's server app is not connected")
         try:
             send(self._link, header, payload)
+            self._await(self._link)
             return receive(self._link)
         except LinkLost:
             self.hang_up()
             raise
+
+    def _await(self, link: socket.socket) -> None:
+        until = time.monotonic() + CALL_SECONDS
+        while not select.select([link], [], [], 1.0)[0]:
+            if time.monotonic() > until or not self._healthy():
+                raise LinkLost("Flower does not answer")
 
     def hang_up(self) -> None:
         """End the app."""

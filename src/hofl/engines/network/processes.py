@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,8 @@ from hofl.errors import HoflError
 
 GRACE = 10.0
 """Seconds that a process has to end itself before it is killed."""
+LOOK_EVERY = 2.0
+"""Seconds between two looks for what a process has started."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -43,6 +46,7 @@ class Child:
         self._niceness = niceness
         self._process: subprocess.Popen[bytes] | None = None
         self._offspring: list[psutil.Process] = []
+        self._looked = 0.0
 
     def start(self) -> None:
         """Start it; what an earlier one left behind is ended first."""
@@ -62,14 +66,16 @@ class Child:
         """Whether it runs; also looks who belongs to it, to find them when it is dead."""
         if self._process is None or self._process.poll() is not None:
             return False
-        try:
-            self._offspring = psutil.Process(self._process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return False
+        if time.monotonic() > self._looked + LOOK_EVERY:
+            self._looked = time.monotonic()
+            with suppress(psutil.NoSuchProcess):
+                found = psutil.Process(self._process.pid).children(recursive=True)
+                self._offspring = found
         return True
 
     def stop(self) -> None:
         """End it and all that it started: politely, then by force."""
+        self._looked = 0.0
         self.alive()
         everyone = list(self._offspring)
         if self._process is not None and self._process.poll() is None:
@@ -80,10 +86,8 @@ class Child:
                 self._process.kill()
                 self._process.wait()
         for one in psutil.wait_procs(everyone, timeout=2.0)[1]:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 one.kill()
-            except psutil.NoSuchProcess:
-                continue
         self._process, self._offspring = None, []
 
     def last_words(self) -> str:
