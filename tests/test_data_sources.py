@@ -165,6 +165,8 @@ GOOD = '{"sentence": "fine", "label": 1}\n'
         ("sst2", GOOD * 16 + '{"sentence": "fi', "line 17: not valid JSON"),
         ("sst2", GOOD + "\n" + GOOD, "line 2: not valid JSON"),
         ("sst2", GOOD + "[1]\n", "line 2: not a JSON object: '[1]'"),
+        ("sst2", GOOD + '{"label": ' + 5000 * "1" + "}", "line 2: not valid JSON"),
+        ("sst2", GOOD + 200_000 * "[", "line 2: not valid JSON"),
         ("sst2", '{"text": "fine", "label": 1}', "line 1: no field 'sentence': there are text"),
         ("sst2", GOOD + '{"sentence": " ", "label": 1}', "line 2: field 'sentence' is empty"),
         ("sst2", '{"sentence": 3, "label": 1}', "line 1: field 'sentence' must be text, got 3"),

@@ -42,6 +42,16 @@ def _used_by(texts: list[list[int]]):
     return lambda token: sum(token in text for text in texts) % len(texts)
 
 
+def test_a_models_own_settings_do_not_bend_the_decoding() -> None:
+    model = tiny("llama")
+    prompts = random_prompts(LENGTHS)
+    plain = greedy(model, prompts, [2], CAP)
+    assert any(len(set(text)) < len(text) for text in plain), "some text repeats a token"
+    model.base.generation_config.repetition_penalty = 50.0
+    assert greedy(model, prompts, [2], CAP) == plain
+    assert model.base.generation_config.repetition_penalty == 50.0
+
+
 def test_a_backbone_stored_small_decodes_in_the_runs_precision() -> None:
     stored = tiny("llama", storage_dtype=torch.bfloat16, compute_dtype=torch.float32)
     as_fp32 = tiny("llama", storage_dtype=torch.bfloat16, compute_dtype=torch.float32)

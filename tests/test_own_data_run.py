@@ -105,6 +105,25 @@ def test_free_text_answers_are_trained_and_scored_by_f1(tiny_folder: Path, tmp_p
     assert result.summary["final"]["loss"] < result.summary["initial"]["loss"]
 
 
+def test_an_answer_of_two_lines_is_refused_as_it_could_never_be_generated(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    train = write(tmp_path / "t.jsonl", [{"message": "the delivery", "reply": "one\ntwo"}])
+    paths = {"train": str(train), "test": str(train), "labels": None, "target_column": "reply"}
+    with pytest.raises(hofl.HoflError, match=r"line 1: field 'reply' must be one line"):
+        build(own(tiny_folder, 2, **paths))
+
+
+def test_files_of_clients_stand_in_the_order_of_their_names(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    for name, count in (("a10", 4), ("b1", 3), ("a2", 2)):
+        write(tmp_path / "train" / f"{name}.jsonl", rows(count))
+    test = write(tmp_path / "test.jsonl", rows(2))
+    config = own(tiny_folder, 3, train=str(tmp_path / "train"), test=str(test))
+    assert build(config).client.sizes == [2, 4, 3], "a2, a10, b1"
+
+
 @pytest.mark.parametrize(
     ("task", "custom", "message"),
     [

@@ -6,6 +6,7 @@ Nothing is dropped: a line that cannot be read is an error that names the file a
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
             for number, row in rows:
                 empty = False
                 yield place(path, number), row
-    except (EOFError, OSError) as error:  # a cut or damaged gzip file raises these
+    except (EOFError, OSError, zlib.error) as error:  # of a cut or damaged gzip file
         raise HoflError(f"cannot read {path}: {error}.") from error
     if empty:
         raise HoflError(f"{path} holds no examples.")
@@ -107,10 +108,9 @@ def _json_lines(path: Path) -> Generator[tuple[int, Row]]:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also of absurd numbers and depths
                 raise HoflError(
-                    f"{place(path, number)}: not valid JSON ({error.msg} at {error.pos}). Write "
-                    "one object per line."
+                    f"{place(path, number)}: not valid JSON ({error}). Write one object per line."
                 ) from None
             if not isinstance(row, dict):
                 raise HoflError(f"{place(path, number)}: not a JSON object: {line.strip()[:60]!r}.")

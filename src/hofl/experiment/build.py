@@ -154,16 +154,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     config, task = resolved_task(config)
     shards, held_out = shards_of(config, task)
-    model = load_model(
-        config.model.name,
-        adapter=adapter_of(config),
-        seed=config.seed,
-        weights=config.model.weights,
-        storage_dtype=config.model.storage_dtype,
-        compute_dtype=config.model.compute_dtype,
-        device=device or config.engine.device,
-        stream=config.engine.stream_bottom,
-    )
+    model = model_of(config, device)
     train = encoded(config, task, task.train, model)
     fleet = build_fleet(config, chosen, model.split, train, adapter_of(config))
     experiment = Experiment(
@@ -264,6 +255,20 @@ def encoded(
     if len(found):
         found.encoded(0)  # a cap below the template itself is told before anything runs
     return found
+
+
+def model_of(config: ExperimentConfig, device: str | None = None) -> LoadedModel:
+    """The model that a configuration names, with what is trained attached."""
+    return load_model(
+        config.model.name,
+        adapter=adapter_of(config),
+        seed=config.seed,
+        weights=config.model.weights,
+        storage_dtype=config.model.storage_dtype,
+        compute_dtype=config.model.compute_dtype,
+        device=device or config.engine.device,
+        stream=config.engine.stream_bottom,
+    )
 
 
 def adapter_of(config: ExperimentConfig) -> Lora | FullBlocks:

@@ -8,11 +8,11 @@ from hofl.data.task import FreeText, Task
 from hofl.errors import HoflError
 from hofl.evaluation import squad
 from hofl.evaluation.scores import Progress, evaluate
-from hofl.experiment.build import adapter_of, encoded
+from hofl.experiment.build import encoded, model_of
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.runs import RunDirectory
 from hofl.experiment.tasks import fixed_examples, resolved_task
-from hofl.models.loading import LoadedModel, load_model
+from hofl.models.loading import LoadedModel
 
 
 def score(
@@ -71,15 +71,7 @@ def config_of(run: Path) -> ExperimentConfig:
 
 
 def _model(config: ExperimentConfig, run: Path | None) -> LoadedModel:
-    model = load_model(
-        config.model.name,
-        adapter=adapter_of(config),
-        seed=config.seed,
-        weights=config.model.weights,
-        storage_dtype=config.model.storage_dtype,
-        compute_dtype=config.model.compute_dtype,
-        device=config.engine.device,
-    )
+    model = model_of(config)
     if run is not None:
         state = RunDirectory.open(run).load_state(model.split.layout.digest)
         if state is None:

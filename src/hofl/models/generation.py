@@ -38,13 +38,19 @@ def greedy(
         eos_token_id=list(stops),
         pad_token_id=stops[0],
     )
-    # A backbone that is stored small computes in the run's precision here too.
-    with model.computing(model.module):
-        written = model.base.generate(
-            input_ids=ids.to(model.device),
-            attention_mask=real.to(model.device),
-            generation_config=settings,
-        )
+    # What is not set is filled in from the model's own settings, penalties for repetition among
+    # them; greedy means none of that.
+    own, model.base.generation_config = model.base.generation_config, settings
+    try:
+        # A backbone that is stored small computes in the run's precision here too.
+        with model.computing(model.module):
+            written = model.base.generate(
+                input_ids=ids.to(model.device),
+                attention_mask=real.to(model.device),
+                generation_config=settings,
+            )
+    finally:
+        model.base.generation_config = own
     return [_until(row, set(stops)) for row in written[:, longest:].tolist()]
 
 

@@ -83,8 +83,9 @@ def load_custom(
     """
     if (labels is None) == (target_column is None):
         raise HoflError("own data need either labels or a target column, one of the two.")
-    words = {} if labels is None else dict(labels)
-    if labels is not None and (len(words) < 2 or len(set(words.values())) < len(words)):
+    words = {} if labels is None else {key: word.strip() for key, word in labels.items()}
+    distinct = {word for word in words.values() if word}
+    if labels is not None and (len(words) < 2 or len(distinct) < len(words)):
         raise HoflError(f"labels must map two values or more to distinct words, got {words}.")
     answer: Answer = (
         FreeText(max_new_tokens) if labels is None else LabelWords(tuple(words.values()))
@@ -130,8 +131,8 @@ def _files(files: Files) -> list[Path]:
     return list(files)
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part or 0), word) for word, part in re.findall(r"(\D*)(\d*)", path.name)]
+def _natural(path: Path) -> list[tuple[str, int]]:
+    return [(word, int(part or 0)) for word, part in re.findall(r"(\D*)(\d*)", path.name)]
 
 
 def _stored(split: str, paths: Sequence[Path], columns: Columns) -> StoredExamples:
@@ -173,8 +174,12 @@ def _cell(row: Row, name: str, *, empty: bool = False) -> str:
 
 def _golds(row: Row, name: str) -> tuple[str, ...]:
     value = required(row, name)
-    if isinstance(value, list):
-        if not value:
-            raise BadRow(f"field {name!r} lists no answer")
-        return tuple(_cell({name: one}, name) for one in value)
-    return (_cell(row, name),)
+    if isinstance(value, list) and not value:
+        raise BadRow(f"field {name!r} lists no answer")
+    golds = tuple(
+        _cell({name: one}, name) for one in (value if isinstance(value, list) else [value])
+    )
+    for gold in golds:
+        if "\n" in gold:  # an answer is generated up to a newline
+            raise BadRow(f"field {name!r} must be one line, got {gold[:60]!r}")
+    return golds
