@@ -96,7 +96,7 @@ class Deployment:
         return found
 
     def kill(self, name: str, pattern: str = "") -> int:
-        """kill -9 of a process, or of the one in its family whose command matches."""
+        """Kill -9 of a process, or of the one in its family whose command matches."""
         for one in self.family(name):
             try:
                 command = " ".join(one.cmdline())

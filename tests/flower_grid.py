@@ -6,10 +6,17 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
 from hofl.engines.flower.client_app import app as client_app
 from hofl.engines.flower.server_app import perform
 from hofl.engines.network.link import Header
+
+SERVER = 1
+
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
+    SERVER  # as Flower's processes do
+)
 
 
 class LocalGrid(Grid):
@@ -39,7 +46,6 @@ class LocalGrid(Grid):
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
-            message.metadata.__dict__["_run_id"] = 1
             node = message.metadata.dst_node_id
             context = Context(
                 run_id=1,
@@ -48,7 +54,9 @@ class LocalGrid(Grid):
                 state=RecordDict(),
                 run_config={},
             )
+            TaskIdentity.node_id = node
             reply = client_app(message, context)
+            TaskIdentity.node_id = SERVER
             self._replies[message.metadata.message_id] = reply
             ids.append(message.metadata.message_id)
         return ids

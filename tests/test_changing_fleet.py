@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_shares_are_exact_for_those_who_are_there(experiment: Experiment) -> Non
     config = experiment.config.model_copy(
         update={"fleet": experiment.config.fleet.model_copy(update={"cohort": 2})}
     )
-    narrow = Experiment(**{**vars(experiment), "config": config})
+    narrow = replace(experiment, config=config)
     p = narrow.marginals(0, present)
     # Half of the weight is uniform, half goes to the two clients of smallest boundary, 0 and 9.
     assert p == pytest.approx([0.125 + 0.25, 0.125, 0.125, 0.125 + 0.25])
@@ -74,9 +75,7 @@ def test_a_fleet_smaller_than_the_cohort_takes_part_whole(experiment: Experiment
     assert row["present"] == {"1": 2, "4": 1}
 
 
-def test_a_late_device_takes_part_from_the_next_round_on(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_a_late_device_takes_part_from_the_next_round_on(tiny_folder: Path, tmp_path: Path) -> None:
     config = quick(tiny_folder, rounds=4, method={"local_steps": 1})
     experiment = build(config)
     engine = Changing(
@@ -94,9 +93,7 @@ def test_a_late_device_takes_part_from_the_next_round_on(
 def test_a_round_with_too_few_answers_is_repeated_and_counts_once(experiment: Experiment) -> None:
     """Oracle: the same round without the failure, for the same cohort."""
     server = experiment.config.server.model_copy(update={"min_answers": 3})
-    strict = Experiment(
-        **{**vars(experiment), "config": experiment.config.model_copy(update={"server": server})}
-    )
+    strict = replace(experiment, config=experiment.config.model_copy(update={"server": server}))
     there = {0: 1, 1: 2, 2: 3}
     state = ServerState(strict.start, 0)
     good = Changing(strict.client, there=lambda draw: there)

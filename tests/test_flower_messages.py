@@ -23,7 +23,7 @@ from hofl.engines.network.settings import WorkerSettings
 from hofl.engines.network.worker import Worker
 from hofl.engines.rounds import run_rounds
 from hofl.experiment.remote import build_server
-from hofl.experiment.runs import RunDirectory
+from hofl.experiment.runs import RunDirectory, config_text
 from runs import adapter_bytes, quick
 
 
@@ -117,7 +117,7 @@ def test_a_device_refuses_a_plan_below_its_boundary_and_says_what_it_can_do(
 ) -> None:
     experiment = build_server(config)
     worker = device(tmp_path, 0, 2)
-    said, _ = worker.answer({"kind": "join"}, experiment.config.model_dump_json().encode())
+    said, _ = worker.answer({"kind": "join"}, config_text(experiment.config).encode())
     assert said["boundary"] == 2
     assert said["examples"] == 160
     present = experiment.present(0, {0: 1})
@@ -133,7 +133,7 @@ def test_a_restarted_worker_knows_its_run_again(
 ) -> None:
     experiment = build_server(config)
     first = device(tmp_path, 0, 1)
-    first.answer({"kind": "join"}, experiment.config.model_dump_json().encode())
+    first.answer({"kind": "join"}, config_text(experiment.config).encode())
     plan = experiment.plan(0, 0, experiment.start, experiment.present(0, {0: 1})).to_bytes()
     _, upload = first.answer({"kind": "plan"}, plan)
     header, again = device(tmp_path, 0, 1).answer({"kind": "plan"}, plan)
@@ -158,9 +158,7 @@ def test_a_restarted_worker_knows_its_run_again(
         },
         {
             "header": ConfigRecord({"json": "{}"}),
-            "payload": ArrayRecord(
-                {"bytes": Array("uint8", [3], "pickle", b"\x80\x04K\x01.")}
-            ),
+            "payload": ArrayRecord({"bytes": Array("uint8", (3,), "pickle", b"\x80\x04K\x01.")}),
         },
     ],
 )

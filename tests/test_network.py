@@ -54,7 +54,7 @@ def test_a_rehearsal_ends_in_the_same_bits_as_one_process(
 def test_faults_of_worker_hub_and_server_cost_no_bit(
     config: ExperimentConfig, expected: bytes, tmp_path: Path
 ) -> None:
-    """kill -9 of a worker in round 1, of the SuperLink in round 2, of the server in round 3."""
+    """Kill -9 of a worker in round 1, of the SuperLink in round 2, of the server in round 3."""
     with Deployment(config, tmp_path, free_port()) as run:
         run.serve()
         for number, boundary in enumerate(BOUNDARIES):

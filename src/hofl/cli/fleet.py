@@ -38,7 +38,9 @@ def fleet(
     console, chosen = Console(), sized(hofl.read_config(config, changes), devices)
     budgets = [word.strip() for word in memory.split(",") if word.strip()]
     with (
-        stoppable(console, out, f"hofl fleet {config} --devices {devices} --resume", option="--out"),
+        stoppable(
+            console, out, f"hofl fleet {config} --devices {devices} --resume", option="--out"
+        ),
         RunDisplay(console, chosen.method.name) as display,
     ):
         result = rehearse(chosen, out, memory=budgets, resume=resume, observe=display)

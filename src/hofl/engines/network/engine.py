@@ -10,6 +10,7 @@ from hofl.engines.network.registry import Registry
 from hofl.engines.network.roster import Roster
 from hofl.engines.rounds import Failure, Observer, RoundLost
 from hofl.experiment.build import Experiment
+from hofl.experiment.runs import config_text
 from hofl.messages import RoundPlan
 
 PATIENCE = 180.0
@@ -63,7 +64,7 @@ class NetworkEngine:
         self._deadline, self._pause = config.server.deadline, pause
         self._roster = Roster(
             self._call,
-            config.model_dump_json().encode(),
+            config_text(config).encode(),
             layout.digest,
             layout.num_blocks,
             lambda text: observe("device", {"text": text}),

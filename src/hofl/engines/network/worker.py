@@ -5,10 +5,10 @@ data; what leaves it are uploads and the few properties that a device declares.
 """
 
 import hashlib
-import json
 import logging
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Worker:
         """Load what the run needs, unless it is loaded, and say what this device is."""
         digest = hashlib.sha256(offer).hexdigest()
         if digest != self._offer or self._side is None:
-            values: dict[str, Any] = json.loads(offer)
+            values: dict[str, Any] = tomllib.loads(offer.decode())
             if self._settings.model:
                 values["model"]["name"] = self._settings.model
             self._side = None  # free the old model before the new one comes
