@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 # From the bottom up; a module may import from its own line's package and from lines above it here.
 LAYERS = [
     {"cache", "errors", "version", "process"},
-    {"randomness", "layout", "batch", "vectors"},
-    {"directions", "optim", "memory", "packing"},
+    {"randomness", "layout", "batch", "vectors", "secure"},
+    {"directions", "optim", "memory", "packing", "privacy"},
     {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
     {"algorithm"},
@@ -89,6 +89,8 @@ def test_imports_point_downwards(path: Path) -> None:
         ("matplotlib", {"report"}),
         ("flwr", {"engines"}),
         ("psutil", {"engines"}),
+        ("cryptography", {"secure"}),
+        ("dp_accounting", {"server"}),
     ],
 )
 def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> None:

@@ -12,11 +12,13 @@ from hofl.methods import METHODS
 from runs import quick, run_cli
 
 COMMANDS = {
+    "certs",
     "check",
     "curve",
     "data",
     "demo",
     "evaluate",
+    "gateway",
     "memory",
     "methods",
     "models",

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from hofl.cli import (
     beta,
+    certs,
     check,
     curve,
     data,
@@ -16,6 +17,7 @@ from hofl.cli import (
     device,
     evaluate,
     fleet,
+    gateway,
     memory,
     methods,
     models,
@@ -53,6 +55,8 @@ app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
+app.command("certs", epilog=certs.EXAMPLE)(certs.certs)
+app.command("gateway", epilog=gateway.EXAMPLE)(gateway.gateway)
 app.add_typer(beta.app)
 
 

@@ -82,7 +82,10 @@ class RunDisplay:
 
     def _note(self, row: dict[str, Any]) -> str:
         loss = row["train_loss"]
-        parts = ["no answer" if loss is None else f"loss {loss:.4f}", f"{row['seconds']:.1f} s"]
+        silent = "loss withheld" if row["answered"] else "no answer"
+        parts = [silent if loss is None else f"loss {loss:.4f}", f"{row['seconds']:.1f} s"]
+        if row.get("epsilon"):
+            parts.append(f"epsilon up to {max(row['epsilon'].values()):.3g}")
         if row.get("eval"):
             parts.append(_score(row["eval"]))
         return ", ".join(parts)

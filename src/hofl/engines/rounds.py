@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from hofl.algorithm import reconstruct, server_round
 from hofl.client import LocalClient
 from hofl.engines.health import Health
+from hofl.engines.summary import ledger_of, summarise
 from hofl.engines.tally import RoundTally
 from hofl.errors import HoflError, UploadRefused
 from hofl.evaluation.clients import evaluate_clients
@@ -20,9 +19,8 @@ from hofl.experiment.build import Experiment
 from hofl.experiment.runs import RunDirectory, ServerState
 from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
-from hofl.sampling.audit import audit
 from hofl.server.aggregate import AGGREGATIONS
-from hofl.server.checks import check_upload, plan_as_answered
+from hofl.server.checks import check_size, check_upload, plan_as_answered
 
 
 @dataclass(frozen=True)
@@ -112,11 +110,14 @@ def train_until(
         },
     )
     health = Health.of(run.metrics())
+    ledger = ledger_of(experiment, run)
     while state.round < last:
         state, row = one_round(experiment, engine, state, observe, health)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
             row |= timed_evaluation(experiment, state, observe)
+        if ledger is not None:
+            row["epsilon"] = ledger.note(row)
         # Metrics first: a kill between the two lines repeats the round instead of losing its row.
         run.record(row)
         run.save_state(state, experiment.layout.digest)
@@ -174,8 +175,8 @@ def one_attempt(
     plans = [experiment.plan(t, i, state.w, present) for i in asked]
     answers = engine.gather(tally.sent(plan.to_bytes()) for plan in plans)
     updates = rebuilt_updates(experiment, plans, answers, tally, observe)
-    weights = AGGREGATIONS[experiment.method.aggregation]
-    w = server_round(state.w, updates, experiment.layout, weights)
+    total = AGGREGATIONS[experiment.method.aggregation](experiment.layout)
+    w = server_round(state.w, updates, total)
     tally.wire = engine.traffic()
     return w, tally
 
@@ -200,6 +201,7 @@ def rebuilt_updates(
             if isinstance(answer, Failure):
                 raise UploadRefused(answer.reason)
             tally.uplink_bytes += len(answer)
+            check_size(answer, plan, experiment.layout)
             upload = Upload.from_bytes(answer)
             carried_out = plan_as_answered(plan, upload, experiment.layout)
             check_upload(upload, carried_out, experiment.layout, experiment.limits)
@@ -240,43 +242,3 @@ def timed_evaluation(
         chosen = None if state.round == config.rounds else experiment.curve
         scores |= evaluate(model, experiment.test, size, chosen, progress)
     return {"eval": scores, "eval_seconds": round(time.perf_counter() - began, 3)}
-
-
-def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
-    """Totals over all rounds, from the metrics file alone."""
-    rows = run.metrics()
-    trained = rows[1:]
-    peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
-    ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
-    return {
-        "method": experiment.config.method.name,
-        "model": experiment.config.model.name,
-        "task": experiment.config.task.name,
-        "rounds": len(trained),
-        "initial": rows[0]["eval"],
-        "final": trained[-1]["eval"],
-        "uplink_bytes": sum(row["uplink_bytes"] for row in trained),
-        "downlink_bytes": sum(row["downlink_bytes"] for row in trained),
-        "peak_bytes": max(row["peak_bytes"] for row in trained),
-        "peak_by_boundary": dict(sorted(peaks.items(), key=lambda item: int(item[0]))),
-        "zo_snr": float(torch.tensor(ratios).median()) if ratios else None,
-        "seconds": round(sum(row["seconds"] for row in trained), 3),
-        "eval_seconds": round(sum(row.get("eval_seconds", 0.0) for row in rows), 3),
-        "trainable": experiment.layout.size,
-        "audit": audit(drawn_shares(experiment, trained)).summary(),
-        "adapter": run.adapter.name,
-    }
-
-
-def drawn_shares(
-    experiment: Experiment, rows: Sequence[dict[str, Any]]
-) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Every cohort with the shares it was drawn from, zero for those who were not there, [N]."""
-    known = [len(experiment.fleet.start), *(int(i) + 1 for r in rows for i in r.get("present", ()))]
-    for row in rows:
-        own = row.get("present")
-        own = own and {int(i): b for i, b in own.items()}
-        present = experiment.present(row["round"] - 1, own).without(row.get("resting", ()))
-        shares = np.zeros(max(known))
-        shares[present.clients] = experiment.marginals(row["round"] - 1, present)
-        yield row["cohort"], shares

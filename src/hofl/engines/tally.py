@@ -42,7 +42,8 @@ class RoundTally:
     def take(self, upload: Upload) -> None:
         """Add a good upload's figures."""
         self.answered.append(upload.client)
-        self.losses.append(upload.metrics.loss)
+        if upload.metrics.loss is not None:
+            self.losses.append(upload.metrics.loss)
         self.examples += upload.metrics.examples
         self.checks += upload.metrics.checks
         self.signal += upload.metrics.signal

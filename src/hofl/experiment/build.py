@@ -15,8 +15,9 @@ from hofl.data.encoding import EncodedSet, encode
 from hofl.data.task import Example, Task
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, FleetConfig, MethodConfig
-from hofl.experiment.fleet import build_fleet
+from hofl.experiment.fleet import build_fleet, check_fleet
 from hofl.experiment.present import Present, policy_for
+from hofl.experiment.protection import check_limits, privacy_of
 from hofl.experiment.tasks import curve_examples, fleet_seed, resolved_task, shards_of
 from hofl.layout import Layout
 from hofl.local.rules import check_rule
@@ -27,6 +28,7 @@ from hofl.models.families import family_of
 from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
 from hofl.planning.fleet import FleetPlan
+from hofl.privacy import Privacy
 from hofl.randomness import Purpose, generator
 from hofl.sampling.measured import load_statistics
 from hofl.sampling.policies import draw_cohort
@@ -51,6 +53,7 @@ class Experiment:
         curve: which of its examples are scored before the end; None is all.
         client: computes answers to plans in this process.
         limits: bounds on uploads.
+        privacy: what devices do to protect their data; None is nothing.
         note: what the user should know about the data.
     """
 
@@ -66,6 +69,7 @@ class Experiment:
     curve: Sequence[int] | None
     client: LocalClient
     limits: UploadLimits
+    privacy: Privacy | None
     note: str = ""
 
     @property
@@ -138,6 +142,7 @@ class Experiment:
             w=w,
             shared_directions=self.method.shared_directions,
             verify=self.config.server.verify,
+            privacy=self.privacy,
         )
 
     def drops_out(self, round_number: int, client: int) -> bool:
@@ -150,6 +155,7 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     """Load, check and connect everything a configuration names; writes nothing."""
     chosen = build_method(config)
     check_fleet(config)
+    private = privacy_of(config.privacy)
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     config, task = resolved_task(config)
@@ -176,10 +182,13 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
             lambda plan: fleet.plan.at(plan.round)[plan.client].execution,
         ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
+        privacy=private,
         note=task.note,
     )
     if config.method.statistics is not None:
         _check_measured_fleet(config.method.statistics, experiment.boundaries())
+    if private is not None:
+        check_limits(private, experiment.limits, chosen.local, experiment.layout.size)
     experiment.marginals(0)  # a policy that cannot serve this fleet says so now
     return experiment
 
@@ -277,18 +286,3 @@ def adapter_of(config: ExperimentConfig) -> Lora | FullBlocks:
         return FullBlocks()
     fields = config.adapter
     return Lora(rank=fields.rank, alpha=fields.alpha, targets=fields.targets)
-
-
-def check_fleet(config: ExperimentConfig) -> None:
-    """Refuse a fleet that cannot be drawn from."""
-    fleet = config.fleet
-    if fleet.cohort > fleet.clients:
-        raise HoflError(
-            f"fleet.cohort {fleet.cohort} exceeds fleet.clients {fleet.clients}: "
-            "K distinct clients are drawn from N, so K <= N."
-        )
-    if config.server.min_answers > fleet.cohort:
-        raise HoflError(
-            f"server.min_answers {config.server.min_answers} exceeds fleet.cohort {fleet.cohort}: "
-            "no round could ever count."
-        )

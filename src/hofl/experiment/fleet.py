@@ -167,3 +167,18 @@ def _read_trace(path: Path) -> list[ChangeConfig]:
                 "as 2GiB, under the header round,client,budget."
             ) from None
     return changes
+
+
+def check_fleet(config: ExperimentConfig) -> None:
+    """Refuse a fleet that cannot be drawn from."""
+    fleet = config.fleet
+    if fleet.cohort > fleet.clients:
+        raise HoflError(
+            f"fleet.cohort {fleet.cohort} exceeds fleet.clients {fleet.clients}: "
+            "K distinct clients are drawn from N, so K <= N."
+        )
+    if config.server.min_answers > fleet.cohort:
+        raise HoflError(
+            f"server.min_answers {config.server.min_answers} exceeds fleet.cohort {fleet.cohort}: "
+            "no round could ever count."
+        )

@@ -14,15 +14,15 @@ from hofl.experiment.build import (
     Experiment,
     adapter_of,
     build_method,
-    check_fleet,
     encoded,
+    model_of,
     resolved,
 )
 from hofl.experiment.config import CustomConfig, ExperimentConfig
-from hofl.experiment.fleet import execution_of, memory_plan_of
+from hofl.experiment.fleet import check_fleet, execution_of, memory_plan_of
+from hofl.experiment.protection import check_limits, privacy_of
 from hofl.experiment.tasks import curve_examples, resolved_task, shards_of
 from hofl.layout import Layout
-from hofl.models.loading import LoadedModel, load_model
 from hofl.planning.fleet import Device, FleetPlan
 from hofl.planning.own import OwnDevice, own_budget
 from hofl.server.checks import UploadLimits
@@ -32,16 +32,17 @@ def build_server(config: ExperimentConfig) -> Experiment:
     """Everything the server of a network run needs; the clients and their data are elsewhere."""
     chosen = build_method(config)
     check_fleet(config)
+    private = privacy_of(config.privacy)
     if config.evaluation.holdout or not config.evaluation.test:
         raise HoflError(
             "evaluation.holdout needs every client's data, and the server of a network run has "
             "none: set evaluation.holdout=0 and evaluation.test=true."
         )
     settled, task = resolved_task(_without_training(config))
-    model = _load(settled, settled.engine.device)
+    model = model_of(settled)
     settled = settled.model_copy(update={"data": config.data, "custom": _custom(config, settled)})
     nobody = encoded(settled, task, (), model)
-    return Experiment(
+    experiment = Experiment(
         config=resolved(settled, chosen, model, config.fleet),
         method=chosen,
         model=model,
@@ -54,8 +55,12 @@ def build_server(config: ExperimentConfig) -> Experiment:
         curve=curve_examples(settled, task),
         client=LocalClient(model.split, nobody, (), config.task.batch_size),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
+        privacy=private,
         note=task.note,
     )
+    if private is not None:
+        check_limits(private, experiment.limits, chosen.local, experiment.layout.size)
+    return experiment
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ def build_device(
         raise HoflError("a device needs --data FILE_OR_DIR, or --shard NUMBER for a rehearsal.")
     config, task = resolved_task(config if data is None else _with_own(config, data))
     rows = _own_rows(config, task, shard)
-    model = _load(config, device)
+    model = model_of(config, device)
     train = encoded(config, task, task.train, model)
     own: Callable[[], Device]
     if boundary is None:
@@ -139,19 +144,6 @@ def _own_rows(config: ExperimentConfig, task: Task, shard: int | None) -> np.nda
     if not 0 <= shard < len(shards):
         raise HoflError(f"shard {shard} is out of range: the task has {len(shards)} shards.")
     return shards[shard]
-
-
-def _load(config: ExperimentConfig, device: str) -> LoadedModel:
-    return load_model(
-        config.model.name,
-        adapter=adapter_of(config),
-        seed=config.seed,
-        weights=config.model.weights,
-        storage_dtype=config.model.storage_dtype,
-        compute_dtype=config.model.compute_dtype,
-        device=device,
-        stream=config.engine.stream_bottom,
-    )
 
 
 def _without_training(config: ExperimentConfig) -> ExperimentConfig:
