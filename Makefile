@@ -25,6 +25,7 @@ lint: setup
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2
 
+# Real servers and devices on 127.0.0.1, and their faults.
 test-network: setup
 	$(BIN)/python -m pytest -m network
 

@@ -87,7 +87,8 @@ def test_imports_point_downwards(path: Path) -> None:
         ("pyarrow", {"data"}),
         ("plotly", {"report"}),
         ("matplotlib", {"report"}),
-        ("flwr", set()),
+        ("flwr", {"engines"}),
+        ("psutil", {"engines"}),
         ("cryptography", {"secure"}),
         ("dp_accounting", {"server"}),
     ],
@@ -99,6 +100,20 @@ def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> No
         if any(name.split(".")[0] == library for name in imports(path))
     }
     assert users <= homes
+
+
+def test_flower_is_used_in_its_own_folder_only() -> None:
+    users = [path for path in MODULES if any(n.split(".")[0] == "flwr" for n in imports(path))]
+    assert users
+    assert {path.parts[:2] for path in users} == {("engines", "flower")}
+
+
+def test_flowers_apps_and_the_device_s_supervisor_load_no_model_library() -> None:
+    """Flower starts a new process for every message: importing torch would cost seconds each."""
+    for module in ("hofl.engines.flower.client_app", "hofl.engines.joining"):
+        code = f"import sys; import {module}; print([b for b in ('torch',) if b in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_server_side_sampling_and_theory_load_without_the_model_libraries() -> None:

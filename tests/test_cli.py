@@ -27,6 +27,9 @@ COMMANDS = {
     "run",
     "sample",
     "theory",
+    "server",
+    "device",
+    "fleet",
 }
 GROUPS = {"beta": {"guide", "coverage", "pilot", "measure"}}
 
@@ -42,7 +45,11 @@ def test_the_commands_are_these_and_no_others() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [*sorted(COMMANDS), *GROUPS, *(f"{g} {name}" for g, names in GROUPS.items() for name in names)],
+    [
+        *sorted(COMMANDS),
+        *GROUPS,
+        *(f"{g} {name}" for g, names in GROUPS.items() for name in sorted(names)),
+    ],
 )
 def test_help_of_every_command_shows_an_example(command: str) -> None:
     result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [*command.split(), "--help"])

@@ -226,6 +226,12 @@ class Echo:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
+    def join(self) -> None:
+        pass
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        return {}
+
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         for data in plans:
             plan = RoundPlan.from_bytes(data)

@@ -111,6 +111,20 @@ def test_estimator_on_a_quadratic_is_unbiased_and_within_the_variance_bound(
     assert (samples**2).sum(axis=1).mean() < whole
 
 
+def test_constants_of_the_lemma_worked_by_hand():
+    """One client: d = 4, q = 2, mu = 1/2, L_s = 2, sigma^2 = 3 and 1, squared gradients 5 and 2."""
+    dims = np.array([4])
+    assert kappa(dims, 2)[0] == 5 / 2
+    assert rho_squared(dims, 0.5, 2.0)[0] == 4  # mu L_s = 1
+    assert omega_squared(dims, 0.5, 2.0)[0] == 4 * 6 * 8 / 4
+    nus = nu(dims, 2, 0.5, 2.0, noise=3.0, bottom_noise=1.0)
+    assert nus[0] == 2 * 3 + 5 * 1 + 2 * 48 == 107
+    assert nu(dims, 2, 0.5, 2.0, noise=3.0)[0] == 2 * 3 + 5 * 3 + 2 * 48
+    two, five = np.array([2.0]), np.array([5.0])
+    assert variance_bound(kappa(dims, 2), nus, two)[0] == 5 * 2 + 107
+    assert second_moment_bound(kappa(dims, 2), nus, five, two)[0] == 2 * 5 + 5 * 2 + 107
+
+
 def test_a_first_order_client_has_no_penalty_and_plain_noise():
     none = np.array([0])
     assert kappa(none, 2)[0] == rho_squared(none, 1.0, 1.0)[0] == omega_squared(none, 1.0, 1.0)[0]

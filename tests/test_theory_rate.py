@@ -30,6 +30,7 @@ def test_constants_of_a_small_fleet_worked_by_hand():
     assert rate.m_p(p, dims) == 0.75 * 4 * 6 * 8 + 0.25 * 12 * 14 * 16
     assert rate.chi_squared(p) == 2 * (1 / 16 + 1 / 16)
     assert rate.step_size(5, 100, 4.0) == 1 / (5 * 20)
+    assert rate.proof_coefficient(0.5, 3, 2, 4.0) == 0.5 * (3 + 4) / 2 + (0.5 * 2) ** 2 * 4
     assert rate.radius(64, 4.0, 816) == pytest.approx(0.5 / math.sqrt(816), rel=1e-15)
     expected = (12 + 20 * 4117) * math.sqrt(4 / 100) + 6 * 2 * 0.25
     assert rate.bound(constants, p, dims, 2, 100, 0.5) == pytest.approx(expected, rel=1e-15)

@@ -119,7 +119,7 @@ class RoundPlan:
     def digest(self) -> str:
         """SHA-256 of everything the plan says, w_t included: what an upload answers."""
         found = hashlib.sha256(json.dumps(self._header()).encode())
-        found.update(self.w.detach().cpu().contiguous().numpy())
+        found.update(self.w.detach().cpu().contiguous().numpy().tobytes())
         return found.hexdigest()
 
     def rounding(self) -> np.random.Generator:

@@ -14,7 +14,9 @@ from hofl.cli import (
     curve,
     data,
     demo,
+    device,
     evaluate,
+    fleet,
     gateway,
     memory,
     methods,
@@ -23,6 +25,7 @@ from hofl.cli import (
     profile,
     run,
     sample,
+    server,
     theory,
 )
 from hofl.errors import HoflError
@@ -38,6 +41,9 @@ app = typer.Typer(
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+app.command("server", epilog=server.EXAMPLE)(server.server)
+app.command("device", epilog=device.EXAMPLE)(device.device)
+app.command("fleet", epilog=fleet.EXAMPLE)(fleet.fleet)
 app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.command("memory", epilog=memory.EXAMPLE)(memory.memory)

@@ -11,6 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import hofl
+from hofl.cli.run import stoppable
 from hofl.errors import HoflError
 
 if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
@@ -67,7 +68,10 @@ def measure(
     experiment = prepared(hofl.read_config(config, changes))
     with readable_errors(out):
         out.mkdir(parents=True, exist_ok=True)  # told now, not after the probing
-    with Progress(console=console, disable=not console.is_terminal) as progress:
+    with (
+        stoppable(console, out, "hofl beta measure", "statistics.json"),
+        Progress(console=console, disable=not console.is_terminal) as progress,
+    ):
         bar = progress.add_task("probing", total=None)
         found = probe(
             experiment,

@@ -51,6 +51,10 @@ class RunDisplay:
                 self._bar, total=facts["rounds"], completed=facts["round"], note="started"
             )
             self._say(f"{self._title}: start, {_score(first)}")
+        elif event == "device":
+            self._print(facts["text"])
+        elif event == "lost":
+            self._print(f"round {facts['round']} is repeated: {facts['reason']}", "yellow")
         elif event == "plan":
             for budget, chosen in facts["chosen"].items():
                 peak, cut = size(chosen["peak_bytes"]), chosen["boundary"]

@@ -1,0 +1,66 @@
+"""``hofl device``: lend this machine, its memory and its data to a run."""
+
+import logging
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = """Examples:
+
+`hofl device --server 10.0.0.1:9092 --data mine.jsonl --memory 4GiB --tls certs --key keys/kitchen`
+
+`hofl device --server 127.0.0.1:9092 --shard 0 --memory auto`
+"""
+
+
+def device(
+    server: Annotated[str, typer.Option(help="HOST:PORT of the server.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Own training file, or a folder of them. It stays here.")
+    ] = None,
+    shard: Annotated[
+        int, typer.Option(help="In place of own data: this part of the run's task (a rehearsal).")
+    ] = -1,
+    memory: Annotated[
+        str, typer.Option(help="Memory for training, such as 4GiB; auto is what is free.")
+    ] = "auto",
+    boundary: Annotated[
+        int, typer.Option(help="Order boundary in place of the one found from the memory.")
+    ] = -1,
+    name: Annotated[
+        str | None, typer.Option(help="Name; that of the key, or else of the machine.")
+    ] = None,
+    tls: Annotated[Path | None, typer.Option(help="Folder with the server's ca.crt.")] = None,
+    key: Annotated[Path | None, typer.Option(help="This device's private key.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Model to use, such as a local folder, in place of the run's name.")
+    ] = "",
+    home: Annotated[Path | None, typer.Option(help="Folder for logs.")] = None,
+    where: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 is all.")] = 0,
+    nice: Annotated[int, typer.Option(help="Niceness of the training, 0 to 19.")] = 10,
+) -> None:
+    """Take part in a server's runs until stopped. Data never leave this machine."""
+    from hofl.engines.joining import take_part
+    from hofl.engines.network.settings import WorkerSettings
+
+    called = name or (key.stem if key is not None else socket.gethostname())
+    folder = home or Path.home() / ".local" / "state" / "hofl" / called
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", filename=folder / "device.log"
+    )
+    settings = WorkerSettings(
+        name=called,
+        data="" if data is None else str(data.resolve()),
+        shard=shard,
+        memory=memory,
+        boundary=boundary,
+        model=model,
+        device=where,
+        threads=threads,
+    )
+    typer.echo(f"{called}: taking part in the runs of {server}; logs in {folder}")
+    take_part(settings, server, folder, tls=tls, key=key, niceness=nice)

@@ -1,0 +1,3 @@
+"""The server's app."""
+
+from hofl.engines.flower.server_app import app as app

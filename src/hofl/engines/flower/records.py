@@ -1,0 +1,50 @@
+"""Bytes to Flower's messages and back. A payload travels as one array of bytes, a header beside it.
+
+Flower delivers replies of any shape and size as they are, so what a device sends is looked at with
+suspicion here, and checked as an upload by the loop of rounds.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+LARGEST = 1 << 31
+"""Bytes of the largest payload that is taken from a device."""
+
+
+def content(header: dict[str, Any], payload: bytes = b"") -> RecordDict:
+    """What a message carries."""
+    records = RecordDict({"header": ConfigRecord({"json": json.dumps(header)})})
+    if payload:
+        array = Array(np.frombuffer(payload, dtype=np.uint8))
+        records["payload"] = ArrayRecord({"bytes": array})
+    return records
+
+
+def parts(message: Message) -> tuple[dict[str, Any], bytes]:
+    """Header and payload of a message that anyone may have sent.
+
+    Raises:
+        ValueError: it is not one of ours.
+    """
+    try:
+        records = message.content
+        header = json.loads(str(records.config_records["header"]["json"]))
+        if not isinstance(header, dict):
+            raise ValueError("the header is not an object")
+        if "payload" not in records.array_records:
+            return header, b""
+        array = records.array_records["payload"]["bytes"]
+        if array.dtype != "uint8" or len(array.shape) != 1 or array.shape[0] > LARGEST:
+            raise ValueError(f"the payload is {array.dtype} {array.shape}, not bytes")
+        return header, array.numpy().tobytes()
+    except Exception as error:
+        raise ValueError(f"malformed message: {type(error).__name__}") from None
+
+
+def wire_size(message: Message) -> int:
+    """Bytes of all objects that this message is sent as (without HTTP and TLS around them)."""
+    return sum(len(one.deflate()) for one in get_all_nested_objects(message).values())
