@@ -90,5 +90,8 @@ class NoServices:
     def admit(self) -> None:
         pass
 
+    def healthy(self) -> bool:
+        return True
+
     def close(self) -> None:
         pass

@@ -18,7 +18,6 @@ COMMANDS = {
     "data",
     "demo",
     "evaluate",
-    "gateway",
     "memory",
     "methods",
     "models",

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from hofl.errors import HoflError
+
 EXAMPLE = """Examples:
 
-`hofl device --server 10.0.0.1:9092 --data mine.jsonl --memory 4GiB --tls certs --key keys/kitchen`
+`hofl device --server 10.0.0.1:9443 --data mine.jsonl --memory 4GiB --tls kitchen`
 
 `hofl device --server 127.0.0.1:9092 --shard 0 --memory auto`
 """
@@ -32,8 +34,12 @@ def device(
     name: Annotated[
         str | None, typer.Option(help="Name; that of the key, or else of the machine.")
     ] = None,
-    tls: Annotated[Path | None, typer.Option(help="Folder with the server's ca.crt.")] = None,
-    key: Annotated[Path | None, typer.Option(help="This device's private key.")] = None,
+    tls: Annotated[
+        Path | None, typer.Option(help="This device's folder of hofl certs; its name is NAME.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Its private key, if it is not DIR/NAME.")
+    ] = None,
     model: Annotated[
         str, typer.Option(help="Model to use, such as a local folder, in place of the run's name.")
     ] = "",
@@ -43,10 +49,13 @@ def device(
     nice: Annotated[int, typer.Option(help="Niceness of the training, 0 to 19.")] = 10,
 ) -> None:
     """Take part in a server's runs until stopped. Data never leave this machine."""
-    from hofl.engines.joining import take_part
+    from hofl.engines.joining import Identity, take_part
     from hofl.engines.network.settings import WorkerSettings
 
-    called = name or (key.stem if key is not None else socket.gethostname())
+    if tls is None and key is not None:
+        raise HoflError("--key needs --tls DIR: the folder of hofl certs with its certificate.")
+    identity = None if tls is None else Identity(tls, key)
+    called = name or (socket.gethostname() if identity is None else identity.name)
     folder = home or Path.home() / ".local" / "state" / "hofl" / called
     folder.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
@@ -63,4 +72,4 @@ def device(
         threads=threads,
     )
     typer.echo(f"{called}: taking part in the runs of {server}; logs in {folder}")
-    take_part(settings, server, folder, tls=tls, key=key, niceness=nice)
+    take_part(settings, server, folder, identity=identity, niceness=nice)

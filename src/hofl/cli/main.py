@@ -17,7 +17,6 @@ from hofl.cli import (
     device,
     evaluate,
     fleet,
-    gateway,
     memory,
     methods,
     models,
@@ -56,7 +55,6 @@ app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
 app.command("certs", epilog=certs.EXAMPLE)(certs.certs)
-app.command("gateway", epilog=gateway.EXAMPLE)(gateway.gateway)
 app.add_typer(beta.app)
 
 

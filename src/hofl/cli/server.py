@@ -15,7 +15,7 @@ EXAMPLE = """Examples:
 
 `hofl server my.toml --address 127.0.0.1:9092 --out runs/a`
 
-`hofl server my.toml --address 0.0.0.0:9092 --tls certs --nodes keys --out runs/a`
+`hofl server my.toml --address 0.0.0.0:9443 --tls fleet --nodes fleet/keys --out runs/a`
 
 `hofl server my.toml --address 127.0.0.1:9092 --out runs/a --resume`
 """
@@ -30,7 +30,8 @@ def server(
     ] = None,
     address: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "127.0.0.1:9092",
     tls: Annotated[
-        Path | None, typer.Option(help="Folder of certificates; needed outside this machine.")
+        Path | None,
+        typer.Option(help="Folder of hofl certs; needed outside this machine. nginx is started."),
     ] = None,
     nodes: Annotated[
         Path | None, typer.Option(help="Folder of the devices' public keys (NAME.pub).")

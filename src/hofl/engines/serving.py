@@ -11,7 +11,8 @@ from hofl.engines.flower.service import FlowerServices
 from hofl.engines.launch import Result, readable_errors
 from hofl.engines.network.bridge import Bridge
 from hofl.engines.network.engine import NetworkEngine
-from hofl.engines.network.processes import is_loopback, split_address
+from hofl.engines.network.gate import Gate
+from hofl.engines.network.processes import free_port, is_loopback, split_address
 from hofl.engines.network.registry import Registry
 from hofl.engines.rounds import Observer, run_rounds
 from hofl.errors import HoflError
@@ -28,7 +29,8 @@ class Endpoint:
 
     Args:
         address: HOST:PORT.
-        tls: folder of certificates; needed outside loopback.
+        tls: folder of certificates; needed outside loopback. A gateway then listens at the
+            address, and what is behind it stays on loopback.
         nodes: folder of the devices' public keys; needed with TLS.
     """
 
@@ -116,13 +118,11 @@ def _train(
 def _engine(
     experiment: Experiment, directory: RunDirectory, endpoint: Endpoint, observe: Observer
 ) -> Iterator[NetworkEngine]:
-    host, port = split_address(endpoint.address)
     folder = directory.path / "network"
     folder.mkdir(exist_ok=True)
-    tls = None if endpoint.tls is None else commands.Certificates(endpoint.tls)
     # Unix sockets have short names: a private folder in the system's temporary one.
     with tempfile.TemporaryDirectory(prefix="hofl-") as private:
-        services = FlowerServices(folder, host, port, tls, endpoint.nodes)
+        services = _services(folder, endpoint)
         engine = NetworkEngine(
             experiment,
             Bridge(Path(private) / "loop", services.healthy),
@@ -135,6 +135,17 @@ def _engine(
             yield engine
         finally:
             engine.close()
+
+
+def _services(folder: Path, endpoint: Endpoint) -> FlowerServices:
+    if endpoint.tls is None:
+        return FlowerServices(folder, *split_address(endpoint.address))
+    # Flower's control interface shares the SuperLink's port and has no login: only devices get
+    # through the gateway, and only to the fleet's own paths.
+    port = free_port()
+    gate = Gate(folder / "gateway", endpoint.address, port, endpoint.tls)
+    tls = commands.Certificates(endpoint.tls)
+    return FlowerServices(folder, "127.0.0.1", port, tls, endpoint.nodes, gate)
 
 
 def _last_present(directory: RunDirectory) -> Sequence[int]:

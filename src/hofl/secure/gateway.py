@@ -7,6 +7,7 @@ paths and nothing else. These are plain HTTP/1.1 requests that end at once: no g
 """
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,11 +39,14 @@ http {{
     log_format fleet '$time_iso8601 $remote_addr "$ssl_client_s_dn" $status '
                      '$request_length $bytes_sent $request_time "$uri"';
     access_log access.log fleet;
+    # Nothing of a request or an answer touches the disk, whoever nginx runs as.
     client_body_temp_path temporary/body;
     proxy_temp_path temporary/proxy;
     fastcgi_temp_path temporary/fastcgi;
     uwsgi_temp_path temporary/uwsgi;
     scgi_temp_path temporary/scgi;
+    proxy_request_buffering off;
+    proxy_max_temp_file_size 0;
     server_tokens off;
 
     client_max_body_size {body};
@@ -130,7 +134,18 @@ class Gateway:
         return path
 
 
+def nginx() -> str:
+    """The program; Debian keeps it where only root looks."""
+    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise HoflError(
+            "a server with --tls stands behind nginx, which is not installed: "
+            "apt install nginx-light, or stay on 127.0.0.1 without --tls."
+        )
+    return found
+
+
 def command(folder: Path) -> list[str]:
     """Runs the gateway of a folder in the foreground, as any user who can read the keys."""
     prefix = str(folder.resolve())
-    return ["nginx", "-p", prefix, "-c", f"{prefix}/nginx.conf", "-g", "daemon off;"]
+    return [nginx(), "-p", prefix, "-c", f"{prefix}/nginx.conf", "-g", "daemon off;"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hofl.engines.flower import commands
 from hofl.engines.network.bridge import Bridge
+from hofl.engines.network.gate import Gate
 from hofl.engines.network.processes import Child, answers
 from hofl.errors import HoflError
 
@@ -22,6 +23,7 @@ class FlowerServices:
         port: its port.
         tls: certificates, or None on loopback.
         keys: public keys of the devices that may join, with TLS.
+        gate: the gateway in front of it, with TLS.
     """
 
     def __init__(
@@ -31,8 +33,9 @@ class FlowerServices:
         port: int,
         tls: commands.Certificates | None = None,
         keys: Path | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        self._host, self._port, self._tls, self._keys = host, port, tls, keys
+        self._host, self._port, self._tls, self._keys, self._gate = host, port, tls, keys, gate
         self._home = folder / "flower"
         environment = commands.environment(self._home)
         database = self._home / "superlink.db"
@@ -57,6 +60,8 @@ class FlowerServices:
             try:
                 if not self._link.alive():
                     self._start()
+                if self._gate is not None:
+                    self._gate.open()
                 self.admit()
                 commands.submit(self._home, bridge.path)
                 if bridge.wait(START_SECONDS):
@@ -69,7 +74,12 @@ class FlowerServices:
         raise HoflError(f"Flower cannot be kept running: {problem} {self._link.last_words()}")
 
     def healthy(self) -> bool:
-        """Whether the SuperLink runs; looking also lets its processes notice when it does not."""
+        """Whether the SuperLink runs; looking also lets its processes notice when it does not.
+
+        The gateway holds nothing of a round: it is started again without anybody noticing.
+        """
+        if self._gate is not None:
+            self._gate.keep()
         return self._link.alive()
 
     def admit(self) -> None:
@@ -82,7 +92,9 @@ class FlowerServices:
                 self._registered.add(key)
 
     def close(self) -> None:
-        """Stop the SuperLink and what it started."""
+        """Stop the gateway, the SuperLink and what it started."""
+        if self._gate is not None:
+            self._gate.close()
         self._link.stop()
 
     def _start(self) -> None:

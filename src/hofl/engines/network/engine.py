@@ -30,6 +30,10 @@ class Services(Protocol):
         """Let in devices whose keys are new."""
         ...
 
+    def healthy(self) -> bool:
+        """Whether it runs; repairs what can be repaired without losing a message."""
+        ...
+
     def close(self) -> None:
         """Stop everything."""
         ...
@@ -84,6 +88,7 @@ class NetworkEngine:
         while True:
             try:
                 self._connected()
+                self._services.healthy()
                 self._services.admit()
                 found = self._roster.refresh()
             except LinkLost:
@@ -110,6 +115,7 @@ class NetworkEngine:
                         answer = Failure(f"no answer within {self._deadline:g} s")
                         break
                     if time.monotonic() > greeted + GREET_EVERY:
+                        self._services.healthy()
                         self._roster.refresh()
                         greeted = time.monotonic()
                     time.sleep(self._pause)

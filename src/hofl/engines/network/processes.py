@@ -31,6 +31,7 @@ class Child:
         log: file that takes its output.
         environment: its environment.
         niceness: added to this process's own.
+        orphaned: signal that the kernel sends it when this process is killed (on Linux).
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class Child:
         log: Path,
         environment: Mapping[str, str],
         niceness: int = 0,
+        orphaned: signal.Signals = signal.SIGKILL,
     ) -> None:
         self.name = name
         self._command, self._log, self._environment = command, log, environment
-        self._niceness = niceness
+        self._niceness, self._orphaned = niceness, orphaned
         self._process: subprocess.Popen[bytes] | None = None
         self._offspring: list[psutil.Process] = []
         self._looked = 0.0
@@ -102,7 +104,7 @@ class Child:
         if sys.platform.startswith("linux"):
             # When the parent is killed the kernel ends the child, and Flower's own processes
             # watch theirs.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, self._orphaned)
 
 
 class Backoff:
