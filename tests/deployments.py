@@ -35,10 +35,19 @@ def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE
 
 
 class Deployment:
-    """A server and devices as separate processes; leaving the context ends all of them."""
+    """A server and devices as separate processes; leaving the context ends all of them.
 
-    def __init__(self, config: ExperimentConfig, folder: Path, port: int) -> None:
-        self.folder, self.port, self.run = folder, port, folder / "run"
+    Args:
+        config: of the run.
+        folder: for everything that is written.
+        port: of the server, on 127.0.0.1.
+        tls: folder of certificates, for a server behind its gateway.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, folder: Path, port: int, tls: Path | None = None
+    ) -> None:
+        self.folder, self.port, self.run, self.tls = folder, port, folder / "run", tls
         self.source = folder / "config.toml"
         self.source.write_text(tomli_w.dumps(config.model_dump(exclude_none=True)))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -71,7 +80,9 @@ class Deployment:
 
     def serve(self) -> None:
         """Start the server, or go on with its run."""
-        words = ("--address", f"127.0.0.1:{self.port}", "--out", str(self.run), "--resume")
+        words = ["--address", f"127.0.0.1:{self.port}", "--out", str(self.run), "--resume"]
+        if self.tls is not None:
+            words += ["--tls", str(self.tls), "--nodes", str(self.tls / "keys")]
         self._start("server", "server", str(self.source), *words)
 
     def add(self, number: int, boundary: int) -> None:
@@ -79,6 +90,8 @@ class Deployment:
         home = self.folder / f"home-{number}"
         words = ["--server", f"127.0.0.1:{self.port}", "--shard", str(number)]
         words += ["--boundary", str(boundary), "--name", f"device-{number}", "--home", str(home)]
+        if self.tls is not None:
+            words += ["--tls", str(self.tls / "devices" / f"device-{number}")]
         self._start(f"device-{number}", "device", *words, "--threads", "1", "--nice", "0")
 
     def rows(self) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 WAIT = 120.0
 """Seconds until something that should happen counts as failed; all loops here end by it."""
 
@@ -20,6 +22,14 @@ def executable(name: str) -> str | None:
     """A command of the environment that runs the tests, or of the system."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.is_file() else shutil.which(name)
+
+
+NGINX = pytest.mark.skipif(
+    executable("nginx") is None and not Path("/usr/sbin/nginx").exists(),
+    reason="NOT SHOWN: nothing was tried through a real gateway, because nginx is not installed "
+    "(apt-get install nginx-light)",
+)
+"""For tests of the real gateway; without nginx only the text of its configuration is checked."""
 
 
 def free_port() -> int:

@@ -13,6 +13,7 @@ from hofl.secure.certificates import make_certificates
 from hofl.secure.gateway import FLEET_CALLS, Gateway, command
 from hofl.secure.relay import DeviceFiles, Relay
 from network import (
+    NGINX,
     answers,
     connection,
     echo_app,
@@ -27,7 +28,7 @@ from network import (
 
 pytestmark = [
     pytest.mark.network,
-    pytest.mark.skipif(executable("nginx") is None, reason="nginx is not installed"),
+    NGINX,
     pytest.mark.skipif(executable("flower-superlink") is None, reason="flwr is not installed"),
 ]
 BODY = 6 * 2**20
@@ -93,12 +94,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     words += ["--disable-runtime-dependency-installation", "--isolation", "subprocess"]
     listen = f"127.0.0.1:{here.outer}"
     Gateway(listen=listen, superlink=here.inner, tls=here.fleet, body=BODY).write(gate)
-    nginx = executable("nginx")
-    assert nginx is not None
     with ExitStack() as stack:
         env = flower_environment(home)
         stack.enter_context(started(words, folder / "superlink.log", env))
-        stack.enter_context(started([nginx, *command(gate)[1:]], folder / "nginx.log", env))
+        stack.enter_context(started(command(gate), folder / "nginx.log", env))
         until(lambda: answers(here.inner) and answers(here.outer), "both servers listen")
         key = here.fleet / "keys" / "kitchen.pub"
         code, said = flwr(home, "supernode", "register", str(key), "test")
