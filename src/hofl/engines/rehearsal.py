@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hofl.engines.launch import Result
-from hofl.engines.network.processes import Child, free_port
+from hofl.engines.network.processes import GRACE, Child, free_port, stop_all, undisturbed
 from hofl.engines.rounds import Observer
 from hofl.engines.serving import Endpoint, serve, serve_again
 from hofl.experiment.build import Experiment
@@ -56,8 +56,8 @@ def rehearse(
                 child.start()
             yield
         finally:
-            for child in children:
-                child.stop()
+            with undisturbed():
+                stop_all(children)
 
     if resume and (out / "config.toml").is_file():
         return serve_again(out, endpoint, observe, devices)
@@ -87,4 +87,6 @@ def _devices(
 
 
 def _child(number: int, words: Sequence[str], home: Path) -> Child:
-    return Child(f"device-{number}", lambda: words, home / "supervisor.log", dict(os.environ))
+    environment, log = dict(os.environ), home / "supervisor.log"
+    # It stops its own children first, and they have their time.
+    return Child(f"device-{number}", lambda: words, log, environment, grace=3 * GRACE)

@@ -70,6 +70,8 @@ class Engine(Protocol):
         ...
 
 
+LOSSES = 20
+"""Losses of a round by the engine, after which something is wrong that repeating does not cure."""
 Observer = Callable[[str, dict[str, Any]], None]
 """Called with ("start" | "client" | "evaluation" | "round" | "end", facts), for displays."""
 
@@ -136,10 +138,14 @@ def one_round(
     began, server = time.perf_counter(), experiment.config.server
     health = health or Health()
     repeats: list[dict[str, Any]] = []
+    lost = 0
     while len(repeats) < server.attempts:
         try:
             w, tally = one_attempt(experiment, engine, state, observe, health, len(repeats))
         except RoundLost as loss:
+            lost += 1
+            if lost == LOSSES:
+                raise HoflError(f"round {state.round + 1} was lost {lost} times: {loss}.") from None
             observe("lost", {"round": state.round + 1, "reason": str(loss)})
             continue
         health.note(tally.answered, map(int, tally.refused))
@@ -164,10 +170,12 @@ def one_attempt(
     attempt: int,
 ) -> tuple[Tensor, RoundTally]:
     """Draw among those who are there, send plans, average what comes back and is good."""
+    began = time.perf_counter()
     t, own, resting = state.round, engine.join(), health.resting()
     everyone = experiment.present(t, own)
     present = everyone.without(resting)
     tally = RoundTally(experiment.cohort(t, present, attempt), own)
+    tally.waited = time.perf_counter() - began
     if present is not everyone:
         tally.resting = resting
     tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i)]

@@ -12,7 +12,7 @@ from hofl.engines.launch import Result, readable_errors
 from hofl.engines.network.bridge import Bridge
 from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.gate import Gate
-from hofl.engines.network.processes import free_port, is_loopback, split_address
+from hofl.engines.network.processes import free_port, is_loopback, split_address, undisturbed
 from hofl.engines.network.registry import Registry
 from hofl.engines.rounds import Observer, run_rounds
 from hofl.errors import HoflError
@@ -122,7 +122,7 @@ def _engine(
     folder.mkdir(exist_ok=True)
     # Unix sockets have short names: a private folder in the system's temporary one.
     with tempfile.TemporaryDirectory(prefix="hofl-") as private:
-        services = _services(folder, endpoint)
+        services = _services(folder, endpoint, lambda text: observe("device", {"text": text}))
         engine = NetworkEngine(
             experiment,
             Bridge(Path(private) / "loop", services.healthy),
@@ -134,18 +134,19 @@ def _engine(
         try:
             yield engine
         finally:
-            engine.close()
+            with undisturbed():
+                engine.close()
 
 
-def _services(folder: Path, endpoint: Endpoint) -> FlowerServices:
+def _services(folder: Path, endpoint: Endpoint, notice: Callable[[str], None]) -> FlowerServices:
     if endpoint.tls is None:
-        return FlowerServices(folder, *split_address(endpoint.address))
+        return FlowerServices(folder, *split_address(endpoint.address), notice=notice)
     # Flower's control interface shares the SuperLink's port and has no login: only devices get
     # through the gateway, and only to the fleet's own paths.
     port = free_port()
     gate = Gate(folder / "gateway", endpoint.address, port, endpoint.tls)
     tls = commands.Certificates(endpoint.tls)
-    return FlowerServices(folder, "127.0.0.1", port, tls, endpoint.nodes, gate)
+    return FlowerServices(folder, "127.0.0.1", port, tls, endpoint.nodes, gate, notice)
 
 
 def _last_present(directory: RunDirectory) -> Sequence[int]:

@@ -15,11 +15,13 @@ class RoundTally:
         cohort: S_t.
         present: own boundary of every device that was there; None for a simulated fleet.
         resting: clients that sat out after failures.
+        waited: seconds until enough devices were there; no part of the round's own time.
     """
 
     cohort: list[int]
     present: Mapping[int, int] | None = None
     resting: list[int] = field(default_factory=list)
+    waited: float = 0.0
     answered: list[int] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
@@ -83,12 +85,12 @@ class RoundTally:
             "train_loss": sum(self.losses) / len(self.losses) if self.losses else None,
             "uplink_bytes": self.uplink_bytes,
             "downlink_bytes": self.downlink_bytes,
-            "seconds": round(seconds, 3),
+            "seconds": round(seconds - self.waited, 3),
             "zo_snr": self.snr(),
             "examples": self.examples,
             "peak_bytes": max(self.peaks.values(), default=0),
             "peak_by_boundary": self.peaks,
         }
-        if self.wire:
-            found["wire"] = self.wire
+        if self.present is not None:
+            found |= {"waited": round(self.waited, 3), "wire": self.wire}
         return found

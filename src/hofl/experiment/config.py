@@ -160,12 +160,14 @@ class ServerConfig(_Section):
     """What the server checks, and when a round counts.
 
     A round with fewer than ``min_answers`` good uploads is repeated, up to ``attempts`` times.
-    Devices on a network have ``deadline`` seconds for a round.
+    Devices on a network have ``deadline`` seconds for a round, and the server waits ``wait``
+    seconds for enough of them.
     """
 
     min_answers: int = Field(default=1, ge=1)
     attempts: int = Field(default=3, ge=1)
     deadline: float = Field(default=600.0, gt=0)
+    wait: float = Field(default=86400.0, gt=0)
     verify: bool = True
     max_norm: float = Field(default=float("inf"), gt=0)
     max_scalar: float = Field(default=float("inf"), gt=0)

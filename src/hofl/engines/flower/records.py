@@ -11,8 +11,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
+LONGEST_HEADER = 1 << 16
+ARRAY_HEADER = 1 << 10
+"""Bytes that Flower may put before an array's own."""
 LARGEST = 1 << 31
-"""Bytes of the largest payload that is taken from a device."""
+"""Bytes of the largest payload that a device takes."""
 
 
 def content(header: dict[str, Any], payload: bytes = b"") -> RecordDict:
@@ -24,25 +27,31 @@ def content(header: dict[str, Any], payload: bytes = b"") -> RecordDict:
     return records
 
 
-def parts(message: Message) -> tuple[dict[str, Any], bytes]:
-    """Header and payload of a message that anyone may have sent.
+def parts(message: Message, most: int = LARGEST) -> tuple[dict[str, Any], bytes]:
+    """Header and payload of a message that anyone may have sent, the payload up to ``most`` bytes.
 
     Raises:
         ValueError: it is not one of ours.
     """
     try:
         records = message.content
-        header = json.loads(str(records.config_records["header"]["json"]))
+        text = str(records.config_records["header"]["json"])
+        if len(text) > LONGEST_HEADER:
+            raise ValueError("the header is too long")
+        header = json.loads(text)
         if not isinstance(header, dict):
             raise ValueError("the header is not an object")
         if "payload" not in records.array_records:
             return header, b""
         array = records.array_records["payload"]["bytes"]
-        if array.dtype != "uint8" or len(array.shape) != 1 or array.shape[0] > LARGEST:
-            raise ValueError(f"the payload is {array.dtype} {array.shape}, not bytes")
+        if array.dtype != "uint8" or len(array.shape) != 1:
+            raise ValueError(f"the payload is {array.dtype!r:.40}, not bytes")
+        if len(array.data) > most + ARRAY_HEADER:
+            raise ValueError(f"{len(array.data)} bytes, and at most {most} are taken")
         return header, array.numpy().tobytes()
     except Exception as error:
-        raise ValueError(f"malformed message: {type(error).__name__}") from None
+        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise ValueError(f"malformed message: {reason:.200}") from None
 
 
 def wire_size(message: Message) -> int:

@@ -61,12 +61,10 @@ def _pull(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
         if message.has_error():
             reason = f"Flower error {message.error.code}: {message.error.reason or 'no reason'}"
             return {"state": "failed", "reason": reason}, b""
-        if message.metadata.src_node_id != header["node"]:
-            return {"state": "failed", "reason": "answered by another node"}, b""
-        size = wire_size(message)
+        size, node = wire_size(message), message.metadata.src_node_id
         try:
-            answer, upload = parts(message)
+            answer, upload = parts(message, header["most"])
         except ValueError as error:
             return {"state": "failed", "reason": str(error), "bytes": size}, b""
-        return {"state": "answered", "header": answer, "bytes": size}, upload
+        return {"state": "answered", "header": answer, "bytes": size, "node": node}, upload
     return {"state": "waiting"}, b""

@@ -1,6 +1,7 @@
 """Keeps Flower's SuperLink and our run on it alive, for as long as the loop of rounds wants."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hofl.engines.flower import commands
@@ -10,7 +11,7 @@ from hofl.engines.network.processes import Child, answers
 from hofl.errors import HoflError
 
 START_SECONDS = 120.0
-RESTARTS = 10
+RESTARTS = 6
 """Restarts in a row that may fail before the loop is told."""
 
 
@@ -24,6 +25,7 @@ class FlowerServices:
         tls: certificates, or None on loopback.
         keys: public keys of the devices that may join, with TLS.
         gate: the gateway in front of it, with TLS.
+        notice: told of what goes wrong on the way.
     """
 
     def __init__(
@@ -34,9 +36,10 @@ class FlowerServices:
         tls: commands.Certificates | None = None,
         keys: Path | None = None,
         gate: Gate | None = None,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._host, self._port, self._tls, self._keys, self._gate = host, port, tls, keys, gate
-        self._home = folder / "flower"
+        self._home, self._notice = folder / "flower", notice
         environment = commands.environment(self._home)
         database = self._home / "superlink.db"
         self._link = Child(
@@ -69,6 +72,7 @@ class FlowerServices:
                 raise HoflError("Flower's server app did not start.")
             except HoflError as error:
                 problem = error
+                self._notice(f"Flower is started again: {error}")
                 self._link.stop()
             time.sleep(min(2.0**failures, 30.0))
         raise HoflError(f"Flower cannot be kept running: {problem} {self._link.last_words()}")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from hofl.engines.network.processes import Backoff, Child
+from hofl.engines.network.processes import Backoff, Child, stop_all, undisturbed
 from hofl.engines.network.settings import WorkerSettings
 
 NodeCommand = Callable[[Path], Sequence[str]]
@@ -43,7 +43,7 @@ def run_device(
     # Unix sockets have short names: a private folder in the system's temporary one.
     with tempfile.TemporaryDirectory(prefix="hofl-") as private:
         socket = Path(private) / "worker"
-        own = replace(settings, socket=str(socket), offer=str(home / "offer.json"))
+        own = replace(settings, socket=str(socket), offer=str(home / "offer.toml"))
         worker = Child(
             "worker",
             lambda: [sys.executable, "-m", "hofl.engines.network.worker", own.to_json()],
@@ -57,8 +57,8 @@ def run_device(
         except KeyboardInterrupt:
             log.info("stopping")
         finally:
-            link.stop()
-            worker.stop()
+            with undisturbed():
+                stop_all([link, worker])
 
 
 def _keep_running(children: list[tuple[Child, Backoff]]) -> None:

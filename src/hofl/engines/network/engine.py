@@ -1,7 +1,8 @@
 """The network engine: the loop's plans and answers over a transport that may fail at any time."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from hofl.engines.network.bridge import Bridge
@@ -9,12 +10,16 @@ from hofl.engines.network.link import Header, LinkLost
 from hofl.engines.network.registry import Registry
 from hofl.engines.network.roster import Roster
 from hofl.engines.rounds import Failure, Observer, RoundLost
+from hofl.errors import HoflError, UploadRefused
 from hofl.experiment.build import Experiment
 from hofl.experiment.runs import config_text
 from hofl.messages import RoundPlan
+from hofl.server.checks import check_sender
 
 PATIENCE = 180.0
 """Seconds to wait for devices that were there before an outage; a node's lease is about 65 s."""
+TELL_EVERY = 60.0
+"""Seconds between two lines about devices that are waited for."""
 GREET_EVERY = 5.0
 """Seconds between two looks for new devices while a round is running."""
 
@@ -65,13 +70,15 @@ class NetworkEngine:
     ) -> None:
         config, layout = experiment.config, experiment.layout
         self._bridge, self._services, self._registry = bridge, services, registry
-        self._deadline, self._pause = config.server.deadline, pause
+        self._deadline, self._wait, self._pause = config.server.deadline, config.server.wait, pause
+        self._layout = layout
+        self._say: Callable[[str], None] = lambda text: observe("device", {"text": text})
         self._roster = Roster(
             self._call,
             config_text(config).encode(),
             layout.digest,
             layout.num_blocks,
-            lambda text: observe("device", {"text": text}),
+            self._say,
         )
         self._expected = registry.names(before)
         self._minimum = config.server.min_answers if self._expected else config.fleet.clients
@@ -84,7 +91,7 @@ class NetworkEngine:
 
         Whoever was there before an outage is waited for, but not longer than ``PATIENCE``.
         """
-        until = time.monotonic() + PATIENCE
+        began, told = time.monotonic(), 0.0
         while True:
             try:
                 self._connected()
@@ -93,13 +100,22 @@ class NetworkEngine:
                 found = self._roster.refresh()
             except LinkLost:
                 continue
-            missing = self._expected - set(found)
-            if len(found) >= self._minimum and (not missing or time.monotonic() > until):
+            missing, waited = self._expected - set(found), time.monotonic() - began
+            if len(found) >= self._minimum and (not missing or waited > PATIENCE):
                 break
+            if waited > self._wait:
+                raise HoflError(
+                    f"{len(found)} of {self._minimum} devices came within {self._wait:g} s: start "
+                    "them, and go on with --resume."
+                )
+            if waited > told:
+                told = waited + TELL_EVERY
+                self._say(f"waiting for devices: {len(found)} of {self._minimum} are there")
             time.sleep(self._pause)
         self._expected, self._minimum = set(), self._floor
         self._registry.enrol(found)
-        self._nodes = {self._registry.number(name): node for name, node in found.items()}
+        numbered = {self._registry.number(name): node for name, node in found.items()}
+        self._nodes = dict(sorted(numbered.items()))
         return {i: self._roster.device(node).boundary for i, node in self._nodes.items()}
 
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
@@ -109,8 +125,8 @@ class NetworkEngine:
         try:
             sent = [self._push(plan) for plan in plans]
             greeted = time.monotonic()
-            for client, message in sent:
-                while (answer := self._pull(client, message)) is None:
+            for plan, message in sent:
+                while (answer := self._pull(plan, message)) is None:
                     if time.monotonic() > until:
                         answer = Failure(f"no answer within {self._deadline:g} s")
                         break
@@ -145,23 +161,30 @@ class NetworkEngine:
             self._services.ensure(self._bridge)
             self._roster.forget()
 
-    def _push(self, plan: bytes) -> tuple[int, str]:
-        client = RoundPlan.from_bytes(plan).client
-        ask = {"ask": "push", "kind": "plan", "node": self._nodes[client], "ttl": self._deadline}
-        sent, _ = self._call(ask, plan)
-        self._traffic[str(client)] = {"plan": len(plan), "down": sent["bytes"]}
-        return client, sent["message"]
+    def _push(self, message: bytes) -> tuple[RoundPlan, str]:
+        plan = RoundPlan.from_bytes(message)
+        node = self._nodes[plan.client]
+        ask = {"ask": "push", "kind": "plan", "node": node, "ttl": self._deadline}
+        sent, _ = self._call(ask, message)
+        self._traffic[str(plan.client)] = {"plan": len(message), "down": sent["bytes"]}
+        return replace(plan, w=plan.w[:0].clone()), sent["message"]  # w is not needed again
 
-    def _pull(self, client: int, message: str) -> bytes | Failure | None:
+    def _pull(self, plan: RoundPlan, message: str) -> bytes | Failure | None:
+        """The answer to a message, if its device has given one and no other has."""
         if not message:
             return Failure("the device left before its plan was sent")
-        node = self._nodes[client]
-        reply, upload = self._call({"ask": "pull", "message": message, "node": node}, b"")
+        most = plan.max_upload_bytes(self._layout)
+        reply, upload = self._call({"ask": "pull", "message": message, "most": most}, b"")
         if reply["state"] == "waiting":
             return None
-        self._traffic[str(client)] |= {"upload": len(upload), "up": reply.get("bytes", 0)}
+        self._traffic[str(plan.client)] |= {"upload": len(upload), "up": reply.get("bytes", 0)}
         if reply["state"] == "failed":
             return Failure(reply["reason"])
+        node = reply["node"]
+        try:
+            check_sender(self._roster.name(node), plan, self._registry.devices())
+        except UploadRefused as refusal:
+            return Failure(str(refusal))
         self._roster.revise(node, reply["header"])
         if "failure" in reply["header"]:
             return Failure(str(reply["header"]["failure"])[:300])

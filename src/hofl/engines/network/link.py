@@ -46,7 +46,8 @@ def send(link: socket.socket, header: Header, payload: bytes = b"") -> None:
     text = json.dumps(header).encode()
     try:
         link.sendall(_SIZES.pack(len(text), len(payload)) + text)
-        link.sendall(payload)
+        if payload:  # whoever has a whole frame may hang up: nothing must be sent after it
+            link.sendall(payload)
     except OSError as error:
         raise LinkLost(str(error)) from None
 

@@ -6,9 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -32,6 +33,7 @@ class Child:
         environment: its environment.
         niceness: added to this process's own.
         orphaned: signal that the kernel sends it when this process is killed (on Linux).
+        grace: seconds that it has to end itself before it is killed.
     """
 
     def __init__(
@@ -42,13 +44,15 @@ class Child:
         environment: Mapping[str, str],
         niceness: int = 0,
         orphaned: signal.Signals = signal.SIGKILL,
+        grace: float = GRACE,
     ) -> None:
         self.name = name
         self._command, self._log, self._environment = command, log, environment
-        self._niceness, self._orphaned = niceness, orphaned
+        self._niceness, self._orphaned, self._grace = niceness, orphaned, grace
         self._process: subprocess.Popen[bytes] | None = None
         self._offspring: list[psutil.Process] = []
         self._looked = 0.0
+        self._asked = False
 
     def start(self) -> None:
         """Start it; what an earlier one left behind is ended first."""
@@ -75,22 +79,28 @@ class Child:
                 self._offspring = found
         return True
 
+    def ask_to_end(self) -> None:
+        """Ask politely, once, and do not wait."""
+        if not self._asked:
+            self._looked = 0.0
+            if self.alive() and self._process is not None:
+                self._asked = True
+                self._process.terminate()
+
     def stop(self) -> None:
         """End it and all that it started: politely, then by force."""
-        self._looked = 0.0
-        self.alive()
+        self.ask_to_end()
         everyone = list(self._offspring)
         if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
             try:
-                self._process.wait(GRACE)
+                self._process.wait(self._grace)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
         for one in psutil.wait_procs(everyone, timeout=2.0)[1]:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
-        self._process, self._offspring = None, []
+        self._process, self._offspring, self._asked = None, [], False
 
     def last_words(self) -> str:
         """The end of its log, in one line."""
@@ -105,6 +115,30 @@ class Child:
             # When the parent is killed the kernel ends the child, and Flower's own processes
             # watch theirs.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, self._orphaned)
+
+
+def stop_all(children: Sequence[Child]) -> None:
+    """End several at the same time."""
+    for child in children:
+        child.ask_to_end()
+    for child in children:
+        child.stop()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While processes are being ended, a second Ctrl-C or SIGTERM waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Backoff:

@@ -35,6 +35,10 @@ class Registry:
         """The client that a device is."""
         return self._numbers[name]
 
+    def devices(self) -> dict[int, str]:
+        """The name of the device behind each client."""
+        return {number: name for name, number in self._numbers.items()}
+
     def names(self, numbers: Iterable[int]) -> set[str]:
         """The devices that these clients are."""
         wanted = set(numbers)

@@ -63,6 +63,11 @@ class Roster:
         """What a node said it is."""
         return self._devices[node]
 
+    def name(self, node: int) -> str:
+        """Who a node is; nobody, if it has not joined."""
+        known = self._devices.get(node)
+        return "" if known is None else known.name
+
     def revise(self, node: int, header: Header) -> None:
         """Take in what a device says of itself beside an answer: its boundary may have changed."""
         known = self._devices.get(node)
@@ -80,13 +85,15 @@ class Roster:
 
     def _collect(self) -> None:
         for message, (node, registered) in list(self._asked.items()):
-            reply, _ = self._call({"ask": "pull", "message": message, "node": node}, b"")
+            reply, _ = self._call({"ask": "pull", "message": message, "most": 0}, b"")
             if reply["state"] == "waiting":
                 continue
             del self._asked[message]
             try:
                 if reply["state"] == "failed":
                     raise ValueError(reply["reason"])
+                if reply["node"] != node:
+                    raise ValueError("another node answered")
                 device = self._checked(reply["header"], registered)
             except (ValueError, KeyError, TypeError) as error:
                 self._retry[node] = time.monotonic() + ASK_AGAIN
