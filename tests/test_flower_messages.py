@@ -1,8 +1,5 @@
 """The translation to Flower's messages, with its real apps in one process."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,59 +12,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 import hofl
 from flower_grid import LocalBridge, LocalGrid, NoServices
+from flower_workers import device, serving
 from hofl.engines.flower.records import content, parts
 from hofl.engines.network.engine import NetworkEngine
-from hofl.engines.network.link import LinkLost, listen, receive, send
 from hofl.engines.network.registry import Registry
-from hofl.engines.network.settings import WorkerSettings
-from hofl.engines.network.worker import Worker
 from hofl.engines.rounds import run_rounds
 from hofl.experiment.remote import build_server
 from hofl.experiment.runs import RunDirectory, config_text
 from runs import adapter_bytes, quick
-
-
-@contextmanager
-def serving(path: Path, worker: Any) -> Iterator[None]:
-    """A worker behind its socket, in a thread."""
-    server = listen(path)
-    server.settimeout(0.1)
-    stop = threading.Event()
-
-    def loop() -> None:
-        while not stop.is_set():
-            try:
-                link, _ = server.accept()
-            except TimeoutError:
-                continue
-            link.settimeout(60)
-            with link:
-                try:
-                    send(link, *worker.answer(*receive(link)))
-                except LinkLost:
-                    continue
-
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        server.close()
-
-
-def device(folder: Path, number: int, boundary: int) -> Worker:
-    return Worker(
-        WorkerSettings(
-            name=f"device-{number}",
-            offer=str(folder / f"offer-{number}"),
-            shard=number,
-            boundary=boundary,
-            device="cpu",
-            threads=1,
-        )
-    )
 
 
 @pytest.fixture(scope="module")

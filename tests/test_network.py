@@ -29,7 +29,7 @@ def network_config(folder: Path, **changes: object) -> ExperimentConfig:
 @pytest.fixture(scope="module")
 def config(tiny_folder: Path) -> ExperimentConfig:
     """Rounds long enough to be hit in the middle."""
-    return network_config(tiny_folder, rounds=4, method={"local_steps": 150})
+    return network_config(tiny_folder, rounds=4, method={"local_steps": 40})
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ class InProcess:
         for plan in plans:
             yield attempt(self._client, plan)
 
-    def traffic(self) -> dict[str, dict[str, int]]:
+    def traffic(self) -> dict[str, dict[str, float]]:
         """Nothing leaves the machine."""
         return {}
 

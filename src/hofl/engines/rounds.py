@@ -61,8 +61,8 @@ class Engine(Protocol):
         """
         ...
 
-    def traffic(self) -> dict[str, dict[str, int]]:
-        """Bytes on the wire in the last round, per client; empty where there is no wire."""
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """Bytes on the wire and seconds in the last round, per client; empty without a wire."""
         ...
 
     def close(self) -> None:

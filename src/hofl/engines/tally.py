@@ -34,7 +34,7 @@ class RoundTally:
     signal: float = 0.0
     noise: float = 0.0
     peaks: dict[str, int] = field(default_factory=dict)
-    wire: dict[str, dict[str, int]] = field(default_factory=dict)
+    wire: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def sent(self, message: bytes) -> bytes:
         """Count a plan on its way out."""

@@ -60,7 +60,7 @@ class WorkerPool:
                 "script without `if __name__ == '__main__':`. Go on with hofl run --resume."
             ) from None
 
-    def traffic(self) -> dict[str, dict[str, int]]:
+    def traffic(self) -> dict[str, dict[str, float]]:
         """Nothing leaves the machine."""
         return {}
 

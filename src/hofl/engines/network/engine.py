@@ -84,7 +84,7 @@ class NetworkEngine:
         self._minimum = config.server.min_answers if self._expected else config.fleet.clients
         self._floor = config.server.min_answers
         self._nodes: dict[int, int] = {}
-        self._traffic: dict[str, dict[str, int]] = {}
+        self._traffic: dict[str, dict[str, float]] = {}
 
     def join(self) -> dict[int, int]:
         """Wait for enough devices: at first all that are configured, later those that were there.
@@ -141,8 +141,8 @@ class NetworkEngine:
             self._expected = self._registry.names(self._nodes)
             raise RoundLost(f"connection to the transport lost ({loss})") from None
 
-    def traffic(self) -> dict[str, dict[str, int]]:
-        """Bytes of messages and of what they carried, per client."""
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """Bytes of messages and of what they carried, and seconds of computing, per client."""
         return self._traffic
 
     def close(self) -> None:
@@ -186,6 +186,13 @@ class NetworkEngine:
         except UploadRefused as refusal:
             return Failure(str(refusal))
         self._roster.revise(node, reply["header"])
+        self._traffic[str(plan.client)]["seconds"] = _seconds(reply["header"])
         if "failure" in reply["header"]:
             return Failure(str(reply["header"]["failure"])[:300])
         return upload
+
+
+def _seconds(header: Header) -> float:
+    """How long a device computed, as it says; -1 when it does not."""
+    said = header.get("seconds")
+    return float(said) if type(said) in (int, float) and 0 <= said < 1e9 else -1.0

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import signal
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ class Worker:
             reason += f"run {properties['boundary']} and above"
             return {**properties, "failure": reason}, b""
         log.info("round %d: boundary %d", plan.round + 1, plan.boundary)
+        began = time.perf_counter()
         found = attempt(self._side.client, plan_bytes)
+        properties["seconds"] = round(time.perf_counter() - began, 3)
         if isinstance(found, Failure):
             log.warning("round %d failed: %s", plan.round + 1, found.reason)
             return {**properties, "failure": found.reason}, b""
