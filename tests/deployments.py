@@ -1,5 +1,6 @@
 """Real servers and devices on 127.0.0.1 for the network tests, and the end of every one of them."""
 
+import json
 import os
 import re
 import signal
@@ -32,6 +33,13 @@ def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE
             return found
         time.sleep(0.1)
     raise AssertionError(f"waited {seconds:g} s for {what}")
+
+
+def note(fault: str, outcome: str, seconds: float) -> None:
+    """One line for tools/measure_faults.py, if it is listening."""
+    if path := os.environ.get("HOFL_FAULTS"):
+        with Path(path).open("a") as file:
+            file.write(json.dumps([fault, outcome, round(seconds)]) + "\n")
 
 
 class Deployment:

@@ -3,18 +3,21 @@
 Started by ``make test-network``. Every process is ended by the test that started it.
 """
 
+import signal
 import time
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("flwr")
 
 import hofl
-from deployments import Deployment, replayed, wait_until
+from deployments import Deployment, note, replayed, wait_until
 from hofl.engines.network.processes import free_port
 from hofl.experiment.config import ExperimentConfig
-from runs import adapter_bytes, quick, run_cli
+from runs import adapter_bytes, quick, run_cli, start_cli
 
 pytestmark = pytest.mark.network
 
@@ -47,8 +50,7 @@ def test_a_rehearsal_ends_in_the_same_bits_as_one_process(
     code, output = run_cli("fleet", str(source), "--out", str(out), timeout=500)
     assert code == 0, output
     assert adapter_bytes(out) == adapter_bytes(expected.path)
-    run = Deployment(config, tmp_path, 0)
-    wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
+    nobody_left(Deployment(config, tmp_path, 0))
 
 
 def test_faults_of_worker_hub_and_server_cost_no_bit(
@@ -62,54 +64,104 @@ def test_faults_of_worker_hub_and_server_cost_no_bit(
         run.in_round(0, 1)
         assert run.addresses() <= {"127.0.0.1"}
         run.kill("device-0", r"network\.worker")
-        _recovers(run, 1, "worker")
+        _recovers(run, 1, "resident worker", "restarted; the same message is answered")
         run.in_round(1, 2)
         run.kill("server", "flower-superlink")
-        _recovers(run, 2, "SuperLink")
+        _recovers(run, 2, "SuperLink", "restarted; the round is run again with the same cohort")
         run.in_round(2, 3)
+        run.family("server")
         run.kill("server")
         run.serve()
-        _recovers(run, 3, "server")
+        _recovers(run, 3, "server loop", "`--resume`: the round is run again")
         run.finished()
         rows = run.rows()
         assert [row["answered"] for row in rows[1:]] == [[0, 1, 2]] * 4
         assert all(row["refused"] == {} for row in rows)
         assert adapter_bytes(run.run) == expected
-    wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
+    nobody_left(run)
 
 
 def test_a_device_that_is_killed_is_left_out_and_taken_back(
     config: ExperimentConfig, tmp_path: Path
 ) -> None:
     """Oracle: the same presence and failures, computed in one process."""
-    longer = config.model_copy(update={"rounds": 6})
+    longer = config.model_copy(update={"rounds": 8})
     with Deployment(longer, tmp_path, free_port()) as run:
         run.serve()
         for number, boundary in enumerate(BOUNDARIES):
             run.add(number, boundary)
         run.in_round(2, 2)
-        run.family("device-2")
+        before = run.family("device-2")
         run.kill("device-2")
+        run.kill("device-1", "flower-supernode")
         began = time.monotonic()
-        wait_until(lambda: len(run.rows()) > 2, "round 2 without the device")
-        print(f"device: round ended {time.monotonic() - began:.0f} s after the kill")
+        gone = [one for one in before if one.pid != run.processes["device-2"].pid]
+        wait_until(lambda: not any(map(running, gone)), "the end of a killed device's processes")
         run.add(2, BOUNDARIES[2])
-        wait_until(lambda: _back(run), "the device to answer again")
-        print(f"device: took part again {time.monotonic() - began:.0f} s after the kill")
+        wait_until(lambda: len(run.rows()) > 2, "round 2 without the devices")
+        outcome = "left out of the round ({:.0f} s until the server knows), back in a later one"
+        outcome = outcome.format(time.monotonic() - began)
+        for client, what in ((2, "device, with all its processes"), (1, "a device's SuperNode")):
+            wait_until(partial(_back, run, client), f"device {client} to answer again")
+            note(what, outcome, time.monotonic() - began)
+        _hit_an_app(run)
         run.finished()
         rows = run.rows()
-        assert "2" in rows[2]["refused"]
-        assert rows[2]["answered"] == [0, 1]
+        assert set(rows[2]["refused"]) == {"1", "2"}
+        assert rows[2]["answered"] == [0]
+        assert [set(row["refused"]) for row in rows[3:] if row["refused"]] == [{"0"}]
         again = replayed(longer, rows, tmp_path / "again")
         assert adapter_bytes(run.run) == adapter_bytes(again)
+    nobody_left(run)
 
 
-def _back(run: Deployment) -> bool:
+def test_ctrl_c_ends_everything_and_the_printed_command_goes_on_to_the_same_bits(
+    config: ExperimentConfig, expected: bytes, tmp_path: Path
+) -> None:
+    run, out = Deployment(config, tmp_path, 0), tmp_path / "run"
+    process = start_cli("fleet", str(run.source), "--out", str(out))
+    log = out / "network" / "device-1" / "worker.log"
+    wait_until(lambda: log.exists() and "round 2:" in log.read_text(), "round 2")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    nobody_left(run)
+    hint = said.strip().splitlines()[-1]
+    assert hint.startswith("stopped; go on with: hofl fleet "), said
+    code, said = run_cli(*hint.partition("hofl ")[2].split(), timeout=500)
+    assert code == 0, said
+    assert adapter_bytes(out) == expected
+    nobody_left(run)
+
+
+def nobody_left(run: Deployment) -> None:
+    wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
+
+
+def running(one: psutil.Process) -> bool:
+    return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+
+
+def _hit_an_app(run: Deployment) -> None:
+    """Kill -9 of the process that Flower started for one message."""
+    number = len(run.rows())
+    run.in_round(0, number)
+    run.kill("device-0", "flwr-clientapp")
+    began = time.monotonic()
+    wait_until(lambda: len(run.rows()) > number, "the round without its answer")
+    note(
+        "Flower's process for one message",
+        "that answer is missing from its round, the device stays",
+        time.monotonic() - began,
+    )
+
+
+def _back(run: Deployment, client: int) -> bool:
     run.check()
-    return any(2 in row["answered"] for row in run.rows()[3:])
+    return any(client in row["answered"] for row in run.rows()[3:])
 
 
-def _recovers(run: Deployment, round_number: int, what: str) -> None:
+def _recovers(run: Deployment, round_number: int, what: str, outcome: str) -> None:
     began = time.monotonic()
 
     def recorded() -> bool:
@@ -117,4 +169,4 @@ def _recovers(run: Deployment, round_number: int, what: str) -> None:
         return len(run.rows()) > round_number
 
     wait_until(recorded, f"round {round_number} after the {what}'s death")
-    print(f"{what}: round {round_number} ended {time.monotonic() - began:.0f} s after the kill")
+    note(what, f"{outcome}, no bit changed", time.monotonic() - began)

@@ -110,7 +110,8 @@ class NetworkEngine:
                 )
             if waited > told:
                 told = waited + TELL_EVERY
-                self._say(f"waiting for devices: {len(found)} of {self._minimum} are there")
+                wanted = max(self._minimum, len(self._expected))
+                self._say(f"waiting for devices: {len(found)} of {wanted} are there")
             time.sleep(self._pause)
         self._expected, self._minimum = set(), self._floor
         self._registry.enrol(found)
