@@ -41,7 +41,7 @@ def serving(path: Path, worker: Any) -> Iterator[None]:
         server.close()
 
 
-def device(folder: Path, number: int, boundary: int) -> Worker:
+def device(folder: Path, number: int, boundary: int, min_noise: float = 0.0) -> Worker:
     return Worker(
         WorkerSettings(
             name=f"device-{number}",
@@ -50,5 +50,6 @@ def device(folder: Path, number: int, boundary: int) -> Worker:
             boundary=boundary,
             device="cpu",
             threads=1,
+            min_noise=min_noise,
         )
     )

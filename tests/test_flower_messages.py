@@ -1,5 +1,6 @@
 """The translation to Flower's messages, with its real apps in one process."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,29 @@ def test_a_device_refuses_a_plan_below_its_boundary_and_says_what_it_can_do(
     said, upload = worker.answer({"kind": "plan"}, plan)
     assert "needs more memory" in said["failure"]
     assert said["boundary"] == 2
+    assert upload == b""
+
+
+def test_a_device_insists_on_its_noise_and_hides_how_much_data_it_holds(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    private = quick(
+        tiny_folder,
+        fleet={"clients": 3, "cohort": 2, "boundaries": [1, 2, 3]},
+        privacy={"noise": 2.0, "scalar_clip": 0.5, "difference_clip": 0.1},
+    )
+    experiment = build_server(private)
+    plan = experiment.plan(0, 0, experiment.start, experiment.present(0, {0: 1}))
+    offer = config_text(experiment.config).encode()
+    for least, refused in ((0.0, False), (2.0, False), (2.1, True)):
+        worker = device(tmp_path, 0, 1, min_noise=least)
+        assert worker.answer({"kind": "join"}, offer)[0]["examples"] == 1
+        said, upload = worker.answer({"kind": "plan"}, plan.to_bytes())
+        assert ("noise 2, and this device" in said.get("failure", "")) is refused
+        assert (upload == b"") is refused
+        assert "seconds" not in said
+    said, upload = worker.answer({"kind": "plan"}, replace(plan, privacy=None).to_bytes())
+    assert "noise 0" in said["failure"]
     assert upload == b""
 
 

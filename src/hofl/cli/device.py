@@ -46,6 +46,9 @@ def device(
     home: Annotated[Path | None, typer.Option(help="Folder for logs.")] = None,
     where: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads; 0 is all.")] = 0,
+    min_noise: Annotated[
+        float, typer.Option(min=0, help="Refuse plans with less noise (privacy.noise) than this.")
+    ] = 0.0,
     nice: Annotated[int, typer.Option(help="Niceness of the training, 0 to 19.")] = 10,
 ) -> None:
     """Take part in a server's runs until stopped. Data never leave this machine."""
@@ -70,6 +73,7 @@ def device(
         model=model,
         device=where,
         threads=threads,
+        min_noise=min_noise,
     )
     typer.echo(f"{called}: taking part in the runs of {server}; logs in {folder}")
     take_part(settings, server, folder, identity=identity, niceness=nice)

@@ -20,6 +20,7 @@ class WorkerSettings:
         model: model to use in place of the one that the run names, or "".
         device: where to compute.
         threads: CPU threads, 0 for all.
+        min_noise: plans with a smaller noise multiplier (``privacy.noise``) are refused.
     """
 
     name: str
@@ -32,6 +33,7 @@ class WorkerSettings:
     model: str = ""
     device: str = "auto"
     threads: int = 0
+    min_noise: float = 0.0
 
     def to_json(self) -> str:
         """For the worker's command line."""

@@ -30,7 +30,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._offer = ""
+        self._offer, self._private = "", False
         self._side: DeviceSide | None = None
 
     def answer(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
@@ -63,7 +63,7 @@ class Worker:
                 boundary=settings.boundary if settings.boundary >= 0 else None,
                 device=settings.device,
             )
-            self._offer = digest
+            self._offer, self._private = digest, config.privacy.noise > 0
             Path(settings.offer).write_bytes(offer)
         return self._properties()
 
@@ -75,6 +75,7 @@ class Worker:
         if self._side is None:
             raise HoflError("this device has not joined the run yet")
         plan = RoundPlan.from_bytes(plan_bytes)
+        self._check_privacy(plan)
         properties = self._properties()
         if plan.boundary < properties["boundary"]:
             reason = f"boundary {plan.boundary} needs more memory than this device has: it can "
@@ -83,11 +84,21 @@ class Worker:
         log.info("round %d: boundary %d", plan.round + 1, plan.boundary)
         began = time.perf_counter()
         found = attempt(self._side.client, plan_bytes)
-        properties["seconds"] = round(time.perf_counter() - began, 3)
+        if not self._private:
+            properties["seconds"] = round(time.perf_counter() - began, 3)
         if isinstance(found, Failure):
             log.warning("round %d failed: %s", plan.round + 1, found.reason)
             return {**properties, "failure": found.reason}, b""
         return properties, found
+
+    def _check_privacy(self, plan: RoundPlan) -> None:
+        """The noise is the device's own protection: it need not take the server's word for it."""
+        noise = 0.0 if plan.privacy is None else plan.privacy.noise
+        if noise < self._settings.min_noise:
+            raise HoflError(
+                f"the plan asks for noise {noise:g}, and this device answers with at least "
+                f"{self._settings.min_noise:g} only"
+            )
 
     def _properties(self) -> Header:
         """What the server may know; the boundary is found anew, as free memory changes."""
@@ -95,7 +106,8 @@ class Worker:
         return {
             "name": self._settings.name,
             "boundary": self._side.own().boundary,
-            "examples": self._side.examples,
+            # In a private run, only that there are some.
+            "examples": min(self._side.examples, 1) if self._private else self._side.examples,
             "layout": self._side.layout.digest,
             "memory": self._settings.memory,
         }
