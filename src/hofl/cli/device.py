@@ -1,7 +1,8 @@
 """``hofl device``: lend this machine, its memory and its data to a run."""
 
-import logging
+import os
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -49,21 +50,19 @@ def device(
     min_noise: Annotated[
         float, typer.Option(min=0, help="Refuse plans with less noise (privacy.noise) than this.")
     ] = 0.0,
-    nice: Annotated[int, typer.Option(help="Niceness of the training, 0 to 19.")] = 10,
+    nice: Annotated[
+        int, typer.Option(min=0, max=19, help="Niceness of the training, 0 to 19.")
+    ] = 10,
 ) -> None:
     """Take part in a server's runs until stopped. Data never leave this machine."""
-    from hofl.engines.joining import Identity, take_part
+    from hofl.engines.joining import Enrolment, Identity
     from hofl.engines.network.settings import WorkerSettings
 
     if tls is None and key is not None:
         raise HoflError("--key needs --tls DIR: the folder of hofl certs with its certificate.")
-    identity = None if tls is None else Identity(tls, key)
+    identity = None if tls is None else Identity(tls.resolve(), key and key.resolve())
     called = name or (socket.gethostname() if identity is None else identity.name)
     folder = home or Path.home() / ".local" / "state" / "hofl" / called
-    folder.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", filename=folder / "device.log"
-    )
     settings = WorkerSettings(
         name=called,
         data="" if data is None else str(data.resolve()),
@@ -75,5 +74,9 @@ def device(
         threads=threads,
         min_noise=min_noise,
     )
+    enrolment = Enrolment(settings, server, folder.resolve(), identity, nice)
+    enrolment.check()
     typer.echo(f"{called}: taking part in the runs of {server}; logs in {folder}")
-    take_part(settings, server, folder, identity=identity, niceness=nice)
+    sys.stdout.flush()
+    # What waits for months must be small: this process has loaded more than it needs.
+    os.execv(sys.executable, enrolment.command())

@@ -196,4 +196,4 @@ class NetworkEngine:
 def _seconds(header: Header) -> float:
     """How long a device computed, as it says; -1 when it does not."""
     said = header.get("seconds")
-    return float(said) if type(said) in (int, float) and 0 <= said < 1e9 else -1.0
+    return float(said) if isinstance(said, int | float) and 0 <= said < 1e9 else -1.0

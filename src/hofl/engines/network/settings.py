@@ -4,6 +4,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Self
 
+AUTO = "auto"
+"""Memory: what is free now."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
@@ -28,7 +31,7 @@ class WorkerSettings:
     offer: str = ""
     data: str = ""
     shard: int = -1
-    memory: str = "auto"
+    memory: str = AUTO
     boundary: int = -1
     model: str = ""
     device: str = "auto"
