@@ -5,7 +5,7 @@ Started by ``make test-network``. Every process is ended by the test that starte
 
 import signal
 import time
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -99,11 +99,12 @@ def test_a_device_that_is_killed_is_left_out_and_taken_back(
         wait_until(lambda: not any(map(running, gone)), "the end of a killed device's processes")
         run.add(2, BOUNDARIES[2])
         wait_until(lambda: len(run.rows()) > 2, "round 2 without the devices")
-        outcome = "left out of the round ({:.0f} s until the server knows), back in a later one"
-        outcome = outcome.format(time.monotonic() - began)
-        for client, what in ((2, "device, with all its processes"), (1, "a device's SuperNode")):
-            wait_until(partial(_back, run, client), f"device {client} to answer again")
-            note(what, outcome, time.monotonic() - began)
+        known = time.monotonic() - began
+        outcome = f"left out of the round ({known:.0f} s until it is known), back in a later one"
+        kinds = {2: "device, with all its processes", 1: "a device's SuperNode"}
+        while kinds:
+            client = wait_until(lambda: _back(run, kinds), f"{kinds} to answer again")
+            note(kinds.pop(client), outcome, time.monotonic() - began)
         _hit_an_app(run)
         run.finished()
         rows = run.rows()
@@ -156,9 +157,11 @@ def _hit_an_app(run: Deployment) -> None:
     )
 
 
-def _back(run: Deployment, client: int) -> bool:
+def _back(run: Deployment, clients: Iterable[int]) -> int | None:
+    """Whichever of these clients (none is 0) has answered after round 2."""
     run.check()
-    return any(client in row["answered"] for row in run.rows()[3:])
+    answered = {client for row in run.rows()[3:] for client in row["answered"]}
+    return next((client for client in clients if client in answered), None)
 
 
 def _recovers(run: Deployment, round_number: int, what: str, outcome: str) -> None:
