@@ -69,7 +69,7 @@ class Stage:
         link = http.client.HTTPSConnection("127.0.0.1", self.outer, context=context, timeout=30)
         try:
             link.putrequest(method, path, skip_accept_encoding=True)
-            link.putheader("Content-Type", "application/x-protobuf")
+            link.putheader("Content-Type", "application/protobuf")
             link.putheader("Content-Length", str(len(body)))
             link.endheaders(body)
             return link.getresponse().status

@@ -23,7 +23,7 @@ def status(port: int, files: DeviceFiles, path: str) -> int:
     context = files.client_context()
     link = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
     try:
-        link.request("POST", path, headers={"Content-Type": "application/x-protobuf"})
+        link.request("POST", path, headers={"Content-Type": "application/protobuf"})
         return link.getresponse().status
     finally:
         link.close()

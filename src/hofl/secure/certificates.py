@@ -72,10 +72,13 @@ class Authority:
         uses: Sequence[x509.ObjectIdentifier],
     ) -> bytes:
         """A certificate for a key, PEM."""
+        # All authorities have one name: which of several signed is told by its key.
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = _builder(_name(name), self.certificate.subject, key, DAYS)
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs=False), critical=True)
+            .add_extension(signer, critical=False)
             .add_extension(x509.ExtendedKeyUsage(list(uses)), critical=False)
             .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
             .sign(self.key, hashes.SHA384())
