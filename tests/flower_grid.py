@@ -90,6 +90,9 @@ class NoServices:
     def admit(self) -> None:
         pass
 
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        return {}
+
     def healthy(self) -> bool:
         return True
 

@@ -63,6 +63,10 @@ def test_a_fleet_with_certificates_trains_through_the_gateway_to_the_same_bits(
         rows = run.rows()
         assert [row["answered"] for row in rows[1:]] == [[0, 1]] * 3
         assert all(row["refused"] == {} for row in rows)
+        for one in (one for row in rows[1:] for one in row["wire"].values()):
+            # Plans and uploads are inside Flower's messages, and these inside HTTP.
+            assert one["plan"] < one["down"] < one["http_down"]
+            assert one["upload"] < one["up"] < one["http_up"]
         assert adapter_bytes(run.run) == adapter_bytes(expected.path)
         access = (run.run / "network" / "gateway" / "access.log").read_text()
         assert '"CN=device-1" 200' in access

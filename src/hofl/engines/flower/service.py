@@ -95,6 +95,10 @@ class FlowerServices:
                 commands.register(self._home, key)
                 self._registered.add(key)
 
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """Bytes of HTTP down and up since the last look, per device; known to the gateway alone."""
+        return {} if self._gate is None else self._gate.traffic()
+
     def close(self) -> None:
         """Stop the gateway, the SuperLink and what it started."""
         if self._gate is not None:

@@ -39,6 +39,10 @@ class Services(Protocol):
         """Whether it runs; repairs what can be repaired without losing a message."""
         ...
 
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """Bytes down and up since the last look, by device, where somebody counts them."""
+        ...
+
     def close(self) -> None:
         """Stop everything."""
         ...
@@ -144,6 +148,10 @@ class NetworkEngine:
 
     def traffic(self) -> dict[str, dict[str, float]]:
         """Bytes of messages and of what they carried, and seconds of computing, per client."""
+        for name, (down, up) in self._services.traffic().items():
+            if self._registry.knows(name):
+                mine = self._traffic.setdefault(str(self._registry.number(name)), {})
+                mine |= {"http_down": down, "http_up": up}
         return self._traffic
 
     def close(self) -> None:

@@ -31,6 +31,10 @@ class Registry:
                 self._numbers[name] = len(self._numbers)
             write_whole(self._path, json.dumps(self._numbers, indent=2) + "\n")
 
+    def knows(self, name: str) -> bool:
+        """Whether a device has ever joined."""
+        return name in self._numbers
+
     def number(self, name: str) -> int:
         """The client that a device is."""
         return self._numbers[name]
