@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
 import pytest
 
 pytest.importorskip("flwr")
 
 import hofl
 from deployments import Deployment, note, replayed, wait_until
-from hofl.engines.network.processes import free_port
+from hofl.engines.network.processes import free_port, running
 from hofl.experiment.config import ExperimentConfig
 from runs import adapter_bytes, quick, run_cli, start_cli
 
@@ -137,10 +136,6 @@ def test_ctrl_c_ends_everything_and_the_printed_command_goes_on_to_the_same_bits
 
 def nobody_left(run: Deployment) -> None:
     wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
-
-
-def running(one: psutil.Process) -> bool:
-    return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
 
 
 def _hit_an_app(run: Deployment) -> None:
