@@ -68,8 +68,9 @@ def test_faults_of_worker_hub_and_server_cost_no_bit(
         run.kill("server", "flower-superlink")
         _recovers(run, 2, "SuperLink", "restarted; the round is run again with the same cohort")
         run.in_round(2, 3)
-        run.family("server")
+        before = run.family("server")
         run.kill("server")
+        wait_until(lambda: not any(map(running, before)), "the end of a killed server's processes")
         run.serve()
         _recovers(run, 3, "server loop", "`--resume`: the round is run again")
         run.finished()
@@ -94,8 +95,7 @@ def test_a_device_that_is_killed_is_left_out_and_taken_back(
         run.kill("device-2")
         run.kill("device-1", "flower-supernode")
         began = time.monotonic()
-        gone = [one for one in before if one.pid != run.processes["device-2"].pid]
-        wait_until(lambda: not any(map(running, gone)), "the end of a killed device's processes")
+        wait_until(lambda: not any(map(running, before)), "the end of a killed device's processes")
         run.add(2, BOUNDARIES[2])
         wait_until(lambda: len(run.rows()) > 2, "round 2 without the devices")
         known = time.monotonic() - began

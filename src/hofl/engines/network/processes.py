@@ -112,6 +112,9 @@ class Child:
 
     def _prepare(self) -> None:
         os.nice(self._niceness)
+        # A shell starts background jobs with Ctrl-C ignored, children inherit that, and Flower's
+        # processes interrupt themselves when their parent is gone.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform.startswith("linux"):
             # When the parent is killed the kernel ends the child, and Flower's own processes
             # watch theirs.
