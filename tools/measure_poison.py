@@ -35,10 +35,9 @@ ATTACKS: dict[str, Attack] = {
     "signs flipped": lambda upload: replace(
         upload, scalars=-upload.scalars, difference=-upload.difference
     ),
-    "signs flipped, x 100": lambda upload: replace(
-        upload, scalars=-100 * upload.scalars, difference=-100 * upload.difference
+    "both": lambda upload: replace(
+        upload, scalars=-1000 * upload.scalars, difference=-1000 * upload.difference
     ),
-    "difference x 1000": lambda upload: replace(upload, difference=1000 * upload.difference),
 }
 
 
@@ -109,10 +108,14 @@ def main() -> None:
     table = Table(title=f"poisoned: {sorted(devices)} of {config.fleet.clients} devices")
     for column in ("attack", *rules):
         table.add_column(column)
+    console = Console(width=160)
     for name in arguments.attacks.split(","):
-        attack = ATTACKS[name]
-        table.add_row(name, *(outcome(experiments[rule], devices, attack) for rule in rules))
-    Console(width=160).print(table)
+        cells = []
+        for rule in rules:
+            cells.append(outcome(experiments[rule], devices, ATTACKS[name]))
+            console.print(f"{name}, {rule}: {cells[-1]}")
+        table.add_row(name, *cells)
+    console.print(table)
 
 
 if __name__ == "__main__":
