@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench wheel clean
+.PHONY: setup demo test test-network lint bench wheel clean
 
 setup: $(READY)
 
@@ -24,6 +24,10 @@ lint: setup
 
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Real servers and devices on 127.0.0.1, and their faults.
+test-network: setup
+	$(BIN)/python -m pytest -m network
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

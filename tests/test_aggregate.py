@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from torch import Tensor
 
@@ -15,7 +16,8 @@ from hofl.algorithm import server_round
 from hofl.layout import Layout
 from hofl.messages import LocalRule, RoundPlan
 from hofl.optim import SGD
-from hofl.server.aggregate import AGGREGATIONS, RunningMean
+from hofl.server import robust
+from hofl.server.aggregate import AGGREGATIONS
 
 SIZES = [7, 0, 5, 12, 3]  # parameters per block; block 1 has none
 LAYOUT = Layout(
@@ -75,10 +77,10 @@ def brute_force(rule: str, members: Cohort) -> list[float]:
 
 
 def streamed(rule: str, members: Cohort) -> Tensor:
-    total = RunningMean(LAYOUT, AGGREGATIONS[rule])
+    total = AGGREGATIONS[rule](LAYOUT)
     for plan, delta in members:
         total.add(delta, plan)
-    return total.mean()
+    return total.result()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -96,7 +98,40 @@ def test_streamed_mean_is_the_brute_force_mean(rule: str, seed: int, bottoms: tu
 
 
 def test_every_rule_is_tested_here():
-    assert set(AGGREGATIONS) == {"mean", "exact-first", "by-precision"}
+    assert set(AGGREGATIONS) == {"mean", "exact-first", "by-precision", "median", "trimmed-mean"}
+
+
+@pytest.mark.parametrize("clients", range(1, 14))
+def test_robust_rules_are_those_of_numpy_and_scipy(clients: int, monkeypatch: pytest.MonkeyPatch):
+    """In chunks that do not divide the vector, with ties, and in any order."""
+    monkeypatch.setattr(robust, "CHUNK", 5)
+    members = cohort(clients, clients)
+    members = [(plan, (8 * delta).round() / 8) for plan, delta in members]
+    stacked = np.stack([delta.double().numpy() for _, delta in members])
+    median, trimmed = streamed("median", members), streamed("trimmed-mean", members)
+    np.testing.assert_array_equal(median, np.median(stacked, axis=0))
+    # scipy rounds the number of values down: a share that makes it ours
+    left_out = min(math.ceil(clients / 5), (clients - 1) // 2)
+    share = (left_out + 1e-9) / clients
+    np.testing.assert_allclose(trimmed, scipy.stats.trim_mean(stacked, share), rtol=1e-13)
+    for rule, result in (("median", median), ("trimmed-mean", trimmed)):
+        assert torch.equal(streamed(rule, members[::-1]), result)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+@pytest.mark.parametrize("attack", [1e3, -1.0, -1e6, float(torch.finfo().max)])
+def test_robust_rules_stay_within_the_honest_values(rule: str, attack: float):
+    """Whatever as many as are left out at an end send; the mean has no such bound."""
+    rng = torch.Generator().manual_seed(8)
+    honest = [(plan, torch.randn(LAYOUT.size, generator=rng)) for plan, _ in cohort(1, 8)]
+    bad = [(PLAN, torch.full((LAYOUT.size,), attack))] * 2
+    low = torch.stack([delta for _, delta in honest]).amin(0)
+    high = torch.stack([delta for _, delta in honest]).amax(0)
+    result = streamed(rule, [*bad, *honest])
+    assert (low <= result).all()
+    assert (result <= high).all()
+    mean = streamed("mean", [*bad, *honest])
+    assert abs(attack) < 10 or not ((low <= mean) & (mean <= high)).any()
 
 
 def test_exact_updates_replace_noisy_ones_whoever_comes_first():
@@ -126,14 +161,14 @@ def test_round_adds_the_mean_and_rounds_to_float32_once():
     members = cohort(5, 9)
     w = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(1))
     total = np.array(brute_force("mean", members)) + w.double().numpy()
-    result = server_round(w, iter(members), LAYOUT, AGGREGATIONS["mean"])
+    result = server_round(w, iter(members), AGGREGATIONS["mean"](LAYOUT))
     assert result.dtype == torch.float32
     np.testing.assert_array_equal(result, total.astype(np.float32))
 
 
 def test_round_without_answers_keeps_the_model():
     w = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(server_round(w, iter([]), LAYOUT, AGGREGATIONS["mean"]), w)
+    assert torch.equal(server_round(w, iter([]), AGGREGATIONS["mean"](LAYOUT)), w)
 
 
 def live_bytes() -> int:
@@ -160,7 +195,7 @@ def test_memory_does_not_grow_with_the_cohort(rule: str):
     gc.collect()
     before = live_bytes()
     for clients in (10, 200):
-        result = server_round(w, updates(clients), layout, AGGREGATIONS[rule])
+        result = server_round(w, updates(clients), AGGREGATIONS[rule](layout))
         assert torch.equal(result, torch.ones(layout.size))
         del result
     assert max(seen) - before <= 4 * 4 * layout.size  # a float64 sum and one or two float32 updates

@@ -14,7 +14,7 @@ from hofl.methods import METHODS
 from hofl.models.adapters import FullBlocks
 from hofl.models.split import SplitModel
 from hofl.optim import SGD, AdamW
-from hofl.server.aggregate import mean
+from hofl.server.aggregate import AGGREGATIONS
 from models import BLOCKS, PAPER_FAMILIES, batch, tiny
 
 OPTIMIZERS = {
@@ -108,7 +108,7 @@ def test_boundary_zero_is_plain_federated_averaging() -> None:
         plan = plan_for(model, 0, rule, client=client)
         upload, _ = participate(model, plan)
         updates.append((plan, reconstruct(plan, upload, model.layout)))
-    ours = server_round(start, updates, model.layout, mean)
+    ours = server_round(start, updates, AGGREGATIONS["mean"](model.layout))
 
     model.load(start)
     parameters = [p for p in model.module.parameters() if p.requires_grad]
@@ -150,7 +150,7 @@ def test_shared_directions_let_the_server_average_scalars() -> None:
         upload = client_update(model, plan, received, *resolve(rule, BLOCKS))
         uploads.append(upload)
         updates.append((plan, reconstruct(plan, upload, model.layout)))
-    averaged = server_round(start, updates, model.layout, mean)
+    averaged = server_round(start, updates, AGGREGATIONS["mean"](model.layout))
     scalars = torch.stack([upload.scalars for upload in uploads]).mean(0)
     torch.testing.assert_close(averaged, replay(plan, scalars, model.layout), rtol=0, atol=1e-6)
 

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 # From the bottom up; a module may import from its own line's package and from lines above it here.
 LAYERS = [
     {"cache", "errors", "version", "process"},
-    {"randomness", "layout", "batch", "vectors"},
-    {"directions", "optim", "memory", "packing"},
+    {"randomness", "layout", "batch", "vectors", "secure"},
+    {"directions", "optim", "memory", "packing", "privacy"},
     {"messages", "sampling", "theory", "data", "models"},
     {"server", "local", "evaluation", "methods"},
     {"algorithm"},
@@ -87,7 +87,10 @@ def test_imports_point_downwards(path: Path) -> None:
         ("pyarrow", {"data"}),
         ("plotly", {"report"}),
         ("matplotlib", {"report"}),
-        ("flwr", set()),
+        ("flwr", {"engines"}),
+        ("psutil", {"engines"}),
+        ("cryptography", {"secure"}),
+        ("dp_accounting", {"server"}),
     ],
 )
 def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> None:
@@ -97,6 +100,20 @@ def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> No
         if any(name.split(".")[0] == library for name in imports(path))
     }
     assert users <= homes
+
+
+def test_flower_is_used_in_its_own_folder_only() -> None:
+    users = [path for path in MODULES if any(n.split(".")[0] == "flwr" for n in imports(path))]
+    assert users
+    assert {path.parts[:2] for path in users} == {("engines", "flower")}
+
+
+def test_flowers_apps_and_the_device_s_supervisor_load_no_model_library() -> None:
+    """Flower starts a new process for every message: importing torch would cost seconds each."""
+    for module in ("hofl.engines.flower.client_app", "hofl.engines.joining"):
+        code = f"import sys; import {module}; print([b for b in ('torch',) if b in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_server_side_sampling_and_theory_load_without_the_model_libraries() -> None:

@@ -36,6 +36,7 @@ UPLOAD = Upload(
     client=1,
     boundary=1,
     layout=LAYOUT.digest,
+    plan=PLAN.digest(),
     scalars=torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.25, 1.5]]),
     difference=torch.tensor([3.0, 0.0, 0.0, -4.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
     metrics=ClientMetrics(loss=0.7, examples=8),
@@ -142,6 +143,8 @@ def test_value_that_is_not_finite_is_refused(name: str, value: float):
 def test_metric_that_is_no_finite_number_is_refused(name: str, value: object):
     upload = replace(UPLOAD, metrics=replace(UPLOAD.metrics, **{name: value}))
     with pytest.raises(UploadRefused, match=f"^{name} is .*, not a finite number"):
+        check_upload(upload, PLAN, LAYOUT, NO_LIMITS)
+    with pytest.raises(UploadRefused, match=f"^{name} is .*, not a finite number"):
         check_upload(Upload.from_bytes(upload.to_bytes()), PLAN, LAYOUT, NO_LIMITS)
 
 
@@ -184,7 +187,11 @@ def test_scalar_limit_is_on_the_absolute_value():
 def test_sizes_follow_from_the_bottom_rule_and_the_boundary(bottom, boundary, scalars, top):
     plan = replace(PLAN, boundary=boundary, rule=replace(PLAN.rule, bottom=bottom))
     upload = replace(
-        UPLOAD, boundary=boundary, scalars=torch.zeros(scalars), difference=torch.zeros(top)
+        UPLOAD,
+        boundary=boundary,
+        plan=plan.digest(),
+        scalars=torch.zeros(scalars),
+        difference=torch.zeros(top),
     )
     strict = UploadLimits(max_norm=1e-9, max_scalar=1e-9)
     check_upload(upload, plan, LAYOUT, strict)

@@ -12,6 +12,7 @@ from hofl.methods import METHODS
 from runs import quick, run_cli
 
 COMMANDS = {
+    "certs",
     "check",
     "curve",
     "data",
@@ -25,6 +26,9 @@ COMMANDS = {
     "run",
     "sample",
     "theory",
+    "server",
+    "device",
+    "fleet",
 }
 GROUPS = {"beta": {"guide", "coverage", "pilot", "measure"}}
 
@@ -82,7 +86,7 @@ def test_models_lists_the_built_in_sources() -> None:
         (["method.beta_schedule=coverage", "method.min_participations=9"], "KT/N = 1.5"),
         (["method.clip_norm=1.0"], "clip_norm couples all coordinates"),
         (["method.estimator=guess"], "unknown estimator 'guess'"),
-        (["method.aggregation=median"], "unknown aggregation 'median'"),
+        (["method.aggregation=mode"], "unknown aggregation 'mode'"),
         (["method.optimizer=lion"], "unknown optimizer 'lion'"),
         (["task.name=poetry"], "unknown task 'poetry': choose one of helpdesk"),
         (["task.max_length=4096"], "exceeds the model's window of 64"),

@@ -119,7 +119,7 @@ def test_every_method_runs_and_moves_the_adapter(
 
 @pytest.mark.parametrize("aggregation", ["mean", "exact-first", "by-precision"])
 def test_aggregations_differ_only_where_boundaries_do(aggregation: str, tiny_folder: Path) -> None:
-    """With one common boundary every rule is the plain mean in the top segment."""
+    """With one common boundary every rule of weights is the plain mean in the top segment."""
     config = quick(tiny_folder, fleet={"boundaries": [2]}, method={"aggregation": aggregation})
     plain = quick(tiny_folder, fleet={"boundaries": [2]})
     ends = []
@@ -226,6 +226,12 @@ class Echo:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
+    def join(self) -> None:
+        pass
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        return {}
+
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         for data in plans:
             plan = RoundPlan.from_bytes(data)
@@ -235,6 +241,7 @@ class Echo:
                 client=plan.client,
                 boundary=plan.boundary,
                 layout=plan.layout,
+                plan=plan.digest(),
                 scalars=torch.zeros(plan.scalars_shape(self._layout)),
                 difference=torch.zeros(self._layout.size - plan.dense_start(self._layout)),
                 metrics=ClientMetrics(loss=1.0, examples=1),

@@ -13,6 +13,7 @@ from hofl.directions import SHARED_STREAM, DirectionKey
 from hofl.errors import UploadRefused
 from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
 from hofl.optim import SGD, AdamW
+from hofl.privacy import Privacy
 
 PLACE = {"run": "demo-7", "round": 12, "client": 5, "boundary": 2, "layout": "0123456789abcdef"}
 METRICS = {"loss": 0.1, "examples": 40, "signal": 1 / 3, "noise": 1e-9, "peak_bytes": 2**40}
@@ -34,13 +35,21 @@ OTHER_RULE = LocalRule(
 )
 UPLOAD = Upload(
     **PLACE,
+    plan="cd" * 32,
     scalars=torch.tensor([[0.1, -0.0], [3e38, 1e-45]]),
     difference=torch.tensor([1 / 3, -2.5, 1e-40]),
     metrics=ClientMetrics(**METRICS),
     bottom_hash="ab" * 32,
 )
 # The same written by hand, for messages that no code of ours would write.
-HEADER = {"kind": "upload", "schema": 1, **PLACE, "bottom_hash": "", "metrics": METRICS}
+HEADER = {
+    "kind": "upload",
+    "schema": 1,
+    **PLACE,
+    "plan": "cd" * 32,
+    "bottom_hash": "",
+    "metrics": METRICS,
+}
 TENSORS = {"scalars": [2, 1], "difference": [3]}
 
 
@@ -74,8 +83,9 @@ def wire(header: object, tensors: dict[str, list[int]]) -> bytes:
         replace(PLAN, rule=OTHER_RULE, shared_directions=True, verify=True, seed=0),
         replace(PLAN, w=torch.arange(20.0)[::3]),
         replace(PLAN, w=torch.zeros(0)),
+        replace(PLAN, privacy=Privacy(noise=1 / 3, scalar_clip=0.1, difference_clip=2.0)),
     ],
-    ids=["plain", "every field", "strided", "empty"],
+    ids=["plain", "every field", "strided", "empty", "private"],
 )
 def test_plan_survives_the_wire(plan: RoundPlan):
     assert same(RoundPlan.from_bytes(plan.to_bytes()), plan)
@@ -216,3 +226,37 @@ def test_plan_is_not_taken_for_an_upload():
 def test_shape_that_overflows_is_refused():
     with pytest.raises(UploadRefused):
         Upload.from_bytes(wire(HEADER, {"scalars": [2, 1], "difference": [0, 2**40, 2**40]}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": "demo-8"},
+        {"round": 13},
+        {"client": 6},
+        {"boundary": 1},
+        {"seed": 0},
+        {"layout": "f" * 16},
+        {"rule": OTHER_RULE},
+        {"rule": replace(PLAN.rule, optimizer=AdamW(lr=0.3))},
+        {"w": PLAN.w.flip(0)},
+        {"w": torch.nextafter(PLAN.w, torch.tensor(9.0))},
+        {"w": PLAN.w[:-1]},
+        {"shared_directions": True},
+        {"verify": True},
+        {"privacy": Privacy(noise=1.0, scalar_clip=1.0, difference_clip=1.0)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_the_digest_is_of_everything_a_plan_says(changes: dict):
+    other = replace(PLAN, **changes)
+    assert other.digest() != PLAN.digest()
+    assert RoundPlan.from_bytes(other.to_bytes()).digest() == other.digest()
+    assert len(PLAN.digest()) == 64
+
+
+def test_every_field_of_a_plan_is_in_the_digest():
+    """A field that is added has to be added above, too."""
+    names = {"run", "round", "client", "boundary", "seed", "layout", "rule", "w"}
+    names |= {"shared_directions", "verify", "privacy"}
+    assert {field.name for field in fields(RoundPlan)} == names

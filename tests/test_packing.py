@@ -132,6 +132,7 @@ def test_uplink_costs_its_bits_and_a_scale_per_chunk(
         client=1,
         boundary=1,
         layout="0" * 16,
+        plan="0" * 64,
         scalars=torch.zeros(5, 0),
         difference=pack(torch.randn(size), bits, np.random.default_rng(0)),
         metrics=ClientMetrics(loss=0.7, examples=8),

@@ -90,6 +90,7 @@ def upload_of(plan: RoundPlan, fleet: Fleet) -> Upload:
         client=client,
         boundary=plan.boundary,
         layout=plan.layout,
+        plan=plan.digest(),
         scalars=torch.tensor(scalars, dtype=torch.float32).reshape(fleet.local_steps, -1),
         difference=here[cut:] - plan.w[cut:],
         metrics=ClientMetrics(0.0, 1),
@@ -118,7 +119,7 @@ def server_path(fleet: Fleet, p: np.ndarray, start: np.ndarray, rounds: int, see
             for i in draw_cohort(p, fleet.cohort, seed, t)
         ]
         rebuilt = ((x, reconstruct(x, upload_of(x, fleet), fleet.layout)) for x in plans)
-        w = server_round(w, rebuilt, fleet.layout, AGGREGATIONS["mean"])
+        w = server_round(w, rebuilt, AGGREGATIONS["mean"](fleet.layout))
         yield w.double().numpy()
 
 

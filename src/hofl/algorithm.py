@@ -17,10 +17,10 @@ from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.local.execution import PLAIN, Execution
 from hofl.local.step import hybrid_gradients
-from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
+from hofl.messages import WITHHELD, ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.optim import add_proximal
 from hofl.packing import pack, unpack
-from hofl.server.aggregate import BlockWeights, RunningMean
+from hofl.server.aggregate import Aggregation
 
 if TYPE_CHECKING:  # the server side never imports the model
     from hofl.local.bottom import BottomRule
@@ -60,15 +60,19 @@ def client_update(
     checks, signal, noise = (sum(column) for column in zip(*judged, strict=True))
     dense = slice(plan.dense_start(model.layout), None)
     difference = (model.w[dense] - w_0[dense]).cpu()  # [d_FO], Eq. (8)
+    metrics = ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise)
+    if plan.privacy is not None:
+        difference, metrics = plan.privacy.difference(difference), WITHHELD
     return Upload(
         run=plan.run,
         round=plan.round,
         client=plan.client,
         boundary=b,
         layout=plan.layout,
+        plan=plan.digest(),
         scalars=torch.stack(scalars),  # [E, q]
         difference=pack(difference, rule.uplink_bits, plan.rounding()),
-        metrics=ClientMetrics(sum(losses) / len(losses), examples, checks, signal, noise),
+        metrics=metrics,
         bottom_hash=bottom_hash(w_zo) if plan.verify and len(scalars[0]) else "",
     )
 
@@ -110,10 +114,9 @@ def replay(plan: RoundPlan, scalars: Tensor, layout: Layout) -> Tensor:
 
 
 def server_round(
-    w: Tensor, updates: Iterable[tuple[RoundPlan, Tensor]], layout: Layout, weights: BlockWeights
+    w: Tensor, updates: Iterable[tuple[RoundPlan, Tensor]], total: Aggregation
 ) -> Tensor:
-    """w_{t+1} = w_t + mean of the rebuilt updates, Eq. (10), one update in memory at a time."""
-    total = RunningMean(layout, weights)
+    """w_{t+1} = w_t + the rebuilt updates' mean, Eq. (10), or what another rule makes of them."""
     for plan, delta in updates:
         total.add(delta, plan)
-    return (w.double() + total.mean()).float()
+    return (w.double() + total.result()).float()

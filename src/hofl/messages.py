@@ -20,9 +20,14 @@ from hofl.errors import UploadRefused
 from hofl.layout import Layout
 from hofl.optim import Optimizer, optimizer_from, optimizer_spec
 from hofl.packing import Packed
+from hofl.privacy import Privacy
 from hofl.randomness import Purpose, generator
 
 SCHEMA = 1
+LARGEST = 1e300
+"""Metrics beyond this are refused."""
+HEADER_BYTES = 4096
+"""The most that a message may spend on anything but its vectors, its length field included."""
 # What readers raise on hostile bytes; RuntimeError covers overflowing shapes and deep nesting.
 _UNREADABLE = (
     safetensors.SafetensorError,
@@ -76,6 +81,7 @@ class RoundPlan:
         w: w_t, flat float32 [d].
         shared_directions: the whole cohort uses the same directions.
         verify: the client adds a hash of its final bottom segment.
+        privacy: how the client protects what it sends; None is not at all.
     """
 
     run: str
@@ -88,6 +94,7 @@ class RoundPlan:
     w: Tensor = field(repr=False)
     shared_directions: bool = False
     verify: bool = False
+    privacy: Privacy | None = None
 
     @property
     def key(self) -> DirectionKey:
@@ -104,16 +111,31 @@ class RoundPlan:
         """The upload's difference covers ``w[dense_start:]``: the top, or all after recompute."""
         return 0 if self.rule.bottom == "recompute" else layout.cut(self.boundary)
 
+    def max_upload_bytes(self, layout: Layout) -> int:
+        """No answer to this plan is longer: its vectors in full, and a header."""
+        numbers = self.rule.local_steps * self.rule.q + layout.size - self.dense_start(layout)
+        return 4 * numbers + HEADER_BYTES
+
+    def digest(self) -> str:
+        """SHA-256 of everything the plan says, w_t included: what an upload answers."""
+        found = hashlib.sha256(json.dumps(self._header()).encode())
+        found.update(self.w.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
+
     def rounding(self) -> np.random.Generator:
         """The client's stream for rounding its difference; nobody else needs it."""
         return generator(self.seed, Purpose.UPLINK, self.round, self.client)
 
     def to_bytes(self) -> bytes:
         """Serialise."""
+        return _pack("plan", self._header(), {"w": self.w})
+
+    def _header(self) -> dict[str, Any]:
         header = {k: v for k, v in vars(self).items() if k not in ("w", "rule")}
         rule = {k: v for k, v in vars(self.rule).items() if k != "optimizer"}
         rule["optimizer"] = optimizer_spec(self.rule.optimizer)
-        return _pack("plan", {**header, "rule": rule}, {"w": self.w})
+        private = None if self.privacy is None else asdict(self.privacy)
+        return {**header, "rule": rule, "privacy": private}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -121,7 +143,13 @@ class RoundPlan:
         header, tensors = _unpack("plan", data)
         rule = header.pop("rule")
         rule["optimizer"] = optimizer_from(rule["optimizer"])
-        return cls(**header, rule=LocalRule(**rule), w=tensors["w"])
+        private = header.pop("privacy")
+        return cls(
+            **header,
+            rule=LocalRule(**rule),
+            w=tensors["w"],
+            privacy=None if private is None else Privacy(**private),
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +157,7 @@ class ClientMetrics:
     """What a client reports beside its update.
 
     Args:
-        loss: mean training loss over the E steps.
+        loss: mean training loss over the E steps; None where it is withheld.
         examples: number of training examples seen.
         checks: how often the scalars' error was measured.
         signal: squared scalar at mu, summed over the checks.
@@ -137,12 +165,16 @@ class ClientMetrics:
         peak_bytes: measured peak of live tensor bytes, 0 when not measured.
     """
 
-    loss: float
+    loss: float | None
     examples: int
     checks: int = 0
     signal: float = 0.0
     noise: float = 0.0
     peak_bytes: int = 0
+
+
+WITHHELD = ClientMetrics(None, 0)
+"""All figures tell of the data: a private client reports none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +183,7 @@ class Upload:
 
     Args:
         run, round, client, boundary, layout: copied from the plan; checked on arrival.
+        plan: the plan's digest.
         scalars: s, float32 [E, q].
         difference: w_E - w_0 of the densely sent segment, float32 [d_FO], or the same packed.
         metrics: loss and measurements.
@@ -162,6 +195,7 @@ class Upload:
     client: int
     boundary: int
     layout: str
+    plan: str
     scalars: Tensor = field(repr=False)
     difference: Tensor | Packed = field(repr=False)
     metrics: ClientMetrics
@@ -194,7 +228,28 @@ class Upload:
             raise UploadRefused(f"malformed upload: {_printable(error)}") from None
         if tensors:
             raise UploadRefused(f"malformed upload: unknown vector {_printable(min(tensors))}")
+        _check_types(upload)
         return upload
+
+
+def _check_types(upload: Upload) -> None:
+    """JSON can hold anything; what was decoded is what the signature says, or is refused."""
+    for kind, word, names in (
+        (str, "text", ("run", "layout", "plan", "bottom_hash")),
+        (int, "an integer", ("round", "client", "boundary")),
+    ):
+        for name in names:
+            value = getattr(upload, name)
+            if type(value) is not kind:  # True is no integer here
+                raise UploadRefused(f"{name} is {_printable(repr(value))}, not {word}")
+    for name, value in vars(upload.metrics).items():
+        if name == "loss" and value is None:
+            continue
+        # Comparing settles NaN, too, and integers too big for a float.
+        if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
+            raise UploadRefused(f"{name} is {_printable(repr(value)):.40}, not a finite number")
+        if name != "loss" and value < 0:
+            raise UploadRefused(f"{name} is {value!r:.40}, which is negative")
 
 
 def _pack(kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
@@ -203,9 +258,11 @@ def _pack(kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> byte
 
 
 def _unpack(kind: str, data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    length = int.from_bytes(data[:8], "little")
+    if 8 + length > HEADER_BYTES:
+        raise UploadRefused(f"not a hofl message: a header of {length} bytes")
     try:
         tensors = load(data)
-        length = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
         found = header.pop("kind"), header.pop("schema")
     except _UNREADABLE as error:

@@ -9,11 +9,14 @@ from rich.console import Console
 
 from hofl.cli import (
     beta,
+    certs,
     check,
     curve,
     data,
     demo,
+    device,
     evaluate,
+    fleet,
     memory,
     methods,
     models,
@@ -21,6 +24,7 @@ from hofl.cli import (
     profile,
     run,
     sample,
+    server,
     theory,
 )
 from hofl.errors import HoflError
@@ -36,6 +40,9 @@ app = typer.Typer(
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+app.command("server", epilog=server.EXAMPLE)(server.server)
+app.command("device", epilog=device.EXAMPLE)(device.device)
+app.command("fleet", epilog=fleet.EXAMPLE)(fleet.fleet)
 app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.command("memory", epilog=memory.EXAMPLE)(memory.memory)
@@ -47,6 +54,7 @@ app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
+app.command("certs", epilog=certs.EXAMPLE)(certs.certs)
 app.add_typer(beta.app)
 
 

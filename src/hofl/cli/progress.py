@@ -51,6 +51,10 @@ class RunDisplay:
                 self._bar, total=facts["rounds"], completed=facts["round"], note="started"
             )
             self._say(f"{self._title}: start, {_score(first)}")
+        elif event == "device":
+            self._print(facts["text"])
+        elif event == "lost":
+            self._print(f"round {facts['round']} is repeated: {facts['reason']}", "yellow")
         elif event == "plan":
             for budget, chosen in facts["chosen"].items():
                 peak, cut = size(chosen["peak_bytes"]), chosen["boundary"]
@@ -78,7 +82,10 @@ class RunDisplay:
 
     def _note(self, row: dict[str, Any]) -> str:
         loss = row["train_loss"]
-        parts = ["no answer" if loss is None else f"loss {loss:.4f}", f"{row['seconds']:.1f} s"]
+        silent = "loss withheld" if row["answered"] else "no answer"
+        parts = [silent if loss is None else f"loss {loss:.4f}", f"{row['seconds']:.1f} s"]
+        if row.get("epsilon"):
+            parts.append(f"epsilon up to {max(row['epsilon'].values()):.3g}")
         if row.get("eval"):
             parts.append(_score(row["eval"]))
         return ", ".join(parts)

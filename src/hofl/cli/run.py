@@ -53,6 +53,11 @@ def run(
         if config is None or out is None:
             raise HoflError("give a configuration and --out DIR, or --resume DIR (see --help).")
         result = run_shown(console, hofl.read_config(config, changes), out)
+    shown_result(console, result)
+
+
+def shown_result(console: Console, result: "Result") -> None:
+    """The summary of a finished run, and where its adapter is."""
     console.print(summary_table([result.summary]))
     if "audit" in result.summary:  # runs finished by an earlier version have none
         console.print(verdict(result.summary["audit"]), highlight=False, soft_wrap=True)
@@ -73,13 +78,17 @@ def resume_shown(console: Console, path: Path) -> "Result":
 
 @contextmanager
 def stoppable(
-    console: Console, path: Path, command: str, first: str = "config.toml"
+    console: Console,
+    path: Path,
+    command: str,
+    first: str = "config.toml",
+    option: str = "--resume",
 ) -> Iterator[None]:
     """Ctrl-C inside ends the command cleanly and says how to resume."""
     try:
         yield
     except KeyboardInterrupt:
         started = (path / first).is_file()
-        hint = f"go on with: {command} --resume {path}" if started else "nothing was written"
+        hint = f"go on with: {command} {option} {path}" if started else "nothing was written"
         console.print(f"stopped; {hint}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

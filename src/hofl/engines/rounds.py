@@ -1,15 +1,17 @@
 """The loop of rounds, the same for every engine: draw, plan, gather, check, rebuild, average."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from hofl.algorithm import reconstruct, server_round
 from hofl.client import LocalClient
+from hofl.engines.health import Health
+from hofl.engines.summary import ledger_of, summarise
+from hofl.engines.tally import RoundTally
 from hofl.errors import HoflError, UploadRefused
 from hofl.evaluation.clients import evaluate_clients
 from hofl.evaluation.scores import evaluate
@@ -17,9 +19,8 @@ from hofl.experiment.build import Experiment
 from hofl.experiment.runs import RunDirectory, ServerState
 from hofl.messages import RoundPlan, Upload
 from hofl.models.adapters import save_adapter
-from hofl.sampling.audit import audit
 from hofl.server.aggregate import AGGREGATIONS
-from hofl.server.checks import check_upload, plan_as_answered
+from hofl.server.checks import check_size, check_upload, plan_as_answered
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,30 @@ def attempt(client: LocalClient, plan: bytes) -> bytes | Failure:
         return Failure(reason)
 
 
+class RoundLost(Exception):
+    """The engine lost its connection: nothing of the round counts, and it is run again."""
+
+
 class Engine(Protocol):
     """Brings plans to clients and their answers back."""
+
+    def join(self) -> Mapping[int, int] | None:
+        """Who is there now: own boundary by client. None is everyone the configuration knows."""
+        ...
 
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         """Answers in the order of the plans, whatever order they arrive in.
 
-        Plans are made as they are taken: an engine holds only those it is working on.
+        Plans are made as they are taken: an engine holds only those it is working on. A client
+        that does not answer in time is a failure.
+
+        Raises:
+            RoundLost: no fault of any client; the round is to be run again.
         """
+        ...
+
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """Bytes on the wire and seconds in the last round, per client; empty without a wire."""
         ...
 
     def close(self) -> None:
@@ -53,71 +70,10 @@ class Engine(Protocol):
         ...
 
 
+LOSSES = 20
+"""Losses of a round by the engine, after which something is wrong that repeating does not cure."""
 Observer = Callable[[str, dict[str, Any]], None]
 """Called with ("start" | "client" | "evaluation" | "round" | "end", facts), for displays."""
-
-
-@dataclass
-class RoundTally:
-    """What happened in one round besides the model."""
-
-    cohort: list[int]
-    answered: list[int] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    dropped: list[int] = field(default_factory=list)
-    raised: dict[str, int] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
-    uplink_bytes: int = 0
-    downlink_bytes: int = 0
-    examples: int = 0
-    checks: int = 0
-    signal: float = 0.0
-    noise: float = 0.0
-    peaks: dict[str, int] = field(default_factory=dict)
-
-    def sent(self, message: bytes) -> bytes:
-        """Count a plan on its way out."""
-        self.downlink_bytes += len(message)
-        return message
-
-    def take(self, upload: Upload) -> None:
-        """Add a good upload's figures."""
-        self.answered.append(upload.client)
-        self.losses.append(upload.metrics.loss)
-        self.examples += upload.metrics.examples
-        self.checks += upload.metrics.checks
-        self.signal += upload.metrics.signal
-        self.noise += upload.metrics.noise
-        self.peaks[str(upload.boundary)] = int(upload.metrics.peak_bytes)
-
-    def snr(self) -> float | None:
-        """Signal-to-noise ratio of the scalars; None without a check.
-
-        A scalar's rounding error has variance v at mu and v / 4 at 2 mu: the squared differences
-        sum to 5/4 of the noise, and the squared scalars hold the noise once beside the signal.
-        """
-        if not self.checks:
-            return None
-        return max(0.0, 1.25 * self.signal / max(self.noise, 1e-30) - 1.0)
-
-    def row(self, round_number: int, seconds: float) -> dict[str, Any]:
-        """The round's line in metrics.jsonl."""
-        return {
-            "round": round_number,
-            "cohort": self.cohort,
-            "answered": self.answered,
-            "refused": self.refused,
-            "dropped": self.dropped,
-            "raised": self.raised,
-            "train_loss": sum(self.losses) / len(self.losses) if self.losses else None,
-            "uplink_bytes": self.uplink_bytes,
-            "downlink_bytes": self.downlink_bytes,
-            "seconds": round(seconds, 3),
-            "zo_snr": self.snr(),
-            "examples": self.examples,
-            "peak_bytes": max(self.peaks.values(), default=0),
-            "peak_by_boundary": self.peaks,
-        }
 
 
 def run_rounds(
@@ -155,11 +111,15 @@ def train_until(
             "note": experiment.note,
         },
     )
+    health = Health.of(run.metrics())
+    ledger = ledger_of(experiment, run)
     while state.round < last:
-        state, row = one_round(experiment, engine, state, observe)
+        state, row = one_round(experiment, engine, state, observe, health)
         every = config.evaluation.every
         if state.round == config.rounds or (every and state.round % every == 0):
             row |= timed_evaluation(experiment, state, observe)
+        if ledger is not None:
+            row["epsilon"] = ledger.note(row)
         # Metrics first: a kill between the two lines repeats the round instead of losing its row.
         run.record(row)
         run.save_state(state, experiment.layout.digest)
@@ -168,25 +128,71 @@ def train_until(
 
 
 def one_round(
-    experiment: Experiment, engine: Engine, state: ServerState, observe: Observer
+    experiment: Experiment,
+    engine: Engine,
+    state: ServerState,
+    observe: Observer,
+    health: Health | None = None,
 ) -> tuple[ServerState, dict[str, Any]]:
-    """Algorithm 1, lines 4-14: one round from w_t to w_{t+1}."""
+    """Algorithm 1, lines 4-14: one round from w_t to w_{t+1}, repeated until enough answer."""
+    began, server = time.perf_counter(), experiment.config.server
+    health = health or Health()
+    repeats: list[dict[str, Any]] = []
+    lost = 0
+    while len(repeats) < server.attempts:
+        try:
+            w, tally = one_attempt(experiment, engine, state, observe, health, len(repeats))
+        except RoundLost as loss:
+            lost += 1
+            if lost == LOSSES:
+                raise HoflError(f"round {state.round + 1} was lost {lost} times: {loss}.") from None
+            observe("lost", {"round": state.round + 1, "reason": str(loss)})
+            continue
+        health.note(tally.answered, map(int, tally.refused))
+        if not tally.refused or len(tally.answered) >= server.min_answers:
+            row = tally.row(state.round + 1, time.perf_counter() - began)
+            return ServerState(w, state.round + 1), row | ({"repeats": repeats} if repeats else {})
+        repeats.append(tally.attempt())
+    client, reason = next(iter(repeats[-1]["refused"].items()))
+    raise HoflError(
+        f"round {state.round + 1}: {_usable(len(repeats[-1]['answered']), server.min_answers)} "
+        f"(client {client}: {reason}). "
+        "Where numbers are not finite, lower method.lr; the last good round is kept."
+    )
+
+
+def one_attempt(
+    experiment: Experiment,
+    engine: Engine,
+    state: ServerState,
+    observe: Observer,
+    health: Health,
+    attempt: int,
+) -> tuple[Tensor, RoundTally]:
+    """Draw among those who are there, send plans, average what comes back and is good."""
     began = time.perf_counter()
-    t = state.round
-    tally = RoundTally(cohort=experiment.cohort(t))
+    t, own, resting = state.round, engine.join(), health.resting()
+    everyone = experiment.present(t, own)
+    present = everyone.without(resting)
+    tally = RoundTally(experiment.cohort(t, present, attempt), own)
+    tally.waited = time.perf_counter() - began
+    if present is not everyone:
+        tally.resting = resting
     tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i)]
-    plans = [experiment.plan(t, i, state.w) for i in tally.cohort if i not in tally.dropped]
+    asked = [i for i in tally.cohort if i not in tally.dropped]
+    plans = [experiment.plan(t, i, state.w, present) for i in asked]
     answers = engine.gather(tally.sent(plan.to_bytes()) for plan in plans)
     updates = rebuilt_updates(experiment, plans, answers, tally, observe)
-    weights = AGGREGATIONS[experiment.method.aggregation]
-    w = server_round(state.w, updates, experiment.layout, weights)
-    if tally.refused and not tally.answered:
-        client, reason = next(iter(tally.refused.items()))
-        raise HoflError(
-            f"round {t + 1}: no client gave a usable update (client {client}: {reason}). "
-            "Where numbers are not finite, lower method.lr; the last good round is kept."
-        )
-    return ServerState(w, t + 1), tally.row(t + 1, time.perf_counter() - began)
+    total = AGGREGATIONS[experiment.method.aggregation](experiment.layout)
+    w = server_round(state.w, updates, total)
+    tally.wire = engine.traffic()
+    return w, tally
+
+
+def _usable(answered: int, wanted: int) -> str:
+    if not answered:
+        return "no client gave a usable update"
+    return f"{answered} clients gave a usable update, and server.min_answers is {wanted}"
 
 
 def rebuilt_updates(
@@ -203,6 +209,7 @@ def rebuilt_updates(
             if isinstance(answer, Failure):
                 raise UploadRefused(answer.reason)
             tally.uplink_bytes += len(answer)
+            check_size(answer, plan, experiment.layout)
             upload = Upload.from_bytes(answer)
             carried_out = plan_as_answered(plan, upload, experiment.layout)
             check_upload(upload, carried_out, experiment.layout, experiment.limits)
@@ -243,30 +250,3 @@ def timed_evaluation(
         chosen = None if state.round == config.rounds else experiment.curve
         scores |= evaluate(model, experiment.test, size, chosen, progress)
     return {"eval": scores, "eval_seconds": round(time.perf_counter() - began, 3)}
-
-
-def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
-    """Totals over all rounds, from the metrics file alone."""
-    rows = run.metrics()
-    trained = rows[1:]
-    peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
-    drawn = ((row["cohort"], experiment.marginals(row["round"] - 1)) for row in trained)
-    ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
-    return {
-        "method": experiment.config.method.name,
-        "model": experiment.config.model.name,
-        "task": experiment.config.task.name,
-        "rounds": len(trained),
-        "initial": rows[0]["eval"],
-        "final": trained[-1]["eval"],
-        "uplink_bytes": sum(row["uplink_bytes"] for row in trained),
-        "downlink_bytes": sum(row["downlink_bytes"] for row in trained),
-        "peak_bytes": max(row["peak_bytes"] for row in trained),
-        "peak_by_boundary": dict(sorted(peaks.items(), key=lambda item: int(item[0]))),
-        "zo_snr": float(torch.tensor(ratios).median()) if ratios else None,
-        "seconds": round(sum(row["seconds"] for row in trained), 3),
-        "eval_seconds": round(sum(row.get("eval_seconds", 0.0) for row in rows), 3),
-        "trainable": experiment.layout.size,
-        "audit": audit(drawn).summary(),
-        "adapter": run.adapter.name,
-    }

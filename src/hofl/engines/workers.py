@@ -41,6 +41,9 @@ class WorkerPool:
             initargs=(config.model_dump(mode="json"), context.Value("i", 0), os.getpid()),
         )
 
+    def join(self) -> None:
+        """Everyone is always there."""
+
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         """Answers in cohort order; no more plans are out than keep every worker busy."""
         waiting: deque[Future[bytes | Failure]] = deque()
@@ -56,6 +59,10 @@ class WorkerPool:
                 "a worker process died: for lack of memory (use fewer engine.workers), or in a "
                 "script without `if __name__ == '__main__':`. Go on with hofl run --resume."
             ) from None
+
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """Nothing leaves the machine."""
+        return {}
 
     def close(self) -> None:
         """End the processes now; nothing they are doing is needed."""

@@ -1,7 +1,7 @@
 """From a configuration to the objects of a run. Only this file reads configurations."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,9 @@ from hofl.data.encoding import EncodedSet, encode
 from hofl.data.task import Example, Task
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, FleetConfig, MethodConfig
-from hofl.experiment.fleet import build_fleet
+from hofl.experiment.fleet import build_fleet, check_fleet
+from hofl.experiment.present import Present, policy_for
+from hofl.experiment.protection import check_limits, privacy_of
 from hofl.experiment.tasks import curve_examples, fleet_seed, resolved_task, shards_of
 from hofl.layout import Layout
 from hofl.local.rules import check_rule
@@ -26,6 +28,7 @@ from hofl.models.families import family_of
 from hofl.models.loading import LoadedModel, load_model
 from hofl.models.sources import SOURCES
 from hofl.planning.fleet import FleetPlan
+from hofl.privacy import Privacy
 from hofl.randomness import Purpose, generator
 from hofl.sampling.measured import fitted_options, load_statistics
 from hofl.sampling.policies import draw_cohort
@@ -50,6 +53,7 @@ class Experiment:
         curve: which of its examples are scored before the end; None is all.
         client: computes answers to plans in this process.
         limits: bounds on uploads.
+        privacy: what devices do to protect their data; None is nothing.
         note: what the user should know about the data.
     """
 
@@ -65,6 +69,7 @@ class Experiment:
     curve: Sequence[int] | None
     client: LocalClient
     limits: UploadLimits
+    privacy: Privacy | None
     note: str = ""
 
     @property
@@ -96,31 +101,48 @@ class Experiment:
         dimensions = [self.layout.cut(b) for b in self.boundaries(round_number)]
         return np.array(dimensions, dtype=np.float64) / max(self.method.local.q, 1)
 
-    def marginals(self, round_number: int) -> np.ndarray:
-        """Shares p of round t, [N]."""
-        config, scores = self.config, self.scores(round_number)
-        return self.method.policy.marginals(
-            scores, config.fleet.cohort, fleet_seed(config), round_number, config.rounds
-        )
+    def present(self, round_number: int, own: Mapping[int, int] | None) -> Present:
+        """Those who are there in round t, by their own boundaries; None is the whole fleet."""
+        if own is not None:
+            return Present.of(own, self.method.boundary, self.layout.num_blocks)
+        cuts = np.array(self.boundaries(round_number), dtype=np.int64)
+        return Present(np.arange(len(cuts)), cuts)
 
-    def cohort(self, round_number: int) -> list[int]:
-        """S_t."""
-        p = self.marginals(round_number)
-        return draw_cohort(p, self.config.fleet.cohort, self.config.seed, round_number)
+    def marginals(self, round_number: int, present: Present | None = None) -> np.ndarray:
+        """Shares p of round t among those who are there, [n]; without them, among all N."""
+        config, policy, scores = self.config, self.method.policy, self.scores(round_number)
+        if present is not None:
+            policy = policy_for(policy, present)
+            cuts = np.array([self.layout.cut(b) for b in range(self.layout.num_blocks + 1)])
+            scores = cuts[present.boundaries].astype(np.float64) / max(self.method.local.q, 1)
+        cohort = min(config.fleet.cohort, len(scores))
+        return policy.marginals(scores, cohort, fleet_seed(config), round_number, config.rounds)
 
-    def plan(self, round_number: int, client: int, w: Tensor) -> RoundPlan:
+    def cohort(
+        self, round_number: int, present: Present | None = None, attempt: int = 0
+    ) -> list[int]:
+        """S_t: drawn anew when the round is attempted again."""
+        p = self.marginals(round_number, present)
+        size = min(self.config.fleet.cohort, len(p))
+        drawn = draw_cohort(p, size, self.config.seed, round_number, attempt)
+        return drawn if present is None else present.clients[drawn].tolist()
+
+    def plan(
+        self, round_number: int, client: int, w: Tensor, present: Present | None = None
+    ) -> RoundPlan:
         """What client i is to do in round t."""
         return RoundPlan(
             run=self.run,
             round=round_number,
             client=client,
-            boundary=self.boundaries(round_number)[client],
+            boundary=(present or self.present(round_number, None)).boundary(client),
             seed=self.config.seed,
             layout=self.layout.digest,
             rule=self.method.local,
             w=w,
             shared_directions=self.method.shared_directions,
             verify=self.config.server.verify,
+            privacy=self.privacy,
         )
 
     def drops_out(self, round_number: int, client: int) -> bool:
@@ -132,7 +154,8 @@ class Experiment:
 def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     """Load, check and connect everything a configuration names; writes nothing."""
     chosen = build_method(config)
-    _check_fleet(config)
+    check_fleet(config)
+    private = privacy_of(config.privacy)
     if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
         raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     config, task = resolved_task(config)
@@ -140,9 +163,8 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
     model = model_of(config, device)
     train = encoded(config, task, task.train, model)
     fleet = build_fleet(config, chosen, model.split, train, adapter_of(config))
-    resolved = _resolved(config, chosen, model, fleet.config)
     experiment = Experiment(
-        config=resolved,
+        config=resolved(config, chosen, model, fleet.config),
         method=chosen,
         model=model,
         start=model.split.w.cpu().clone(),
@@ -160,15 +182,18 @@ def build(config: ExperimentConfig, *, device: str | None = None) -> Experiment:
             lambda plan: fleet.plan.at(plan.round)[plan.client].execution,
         ),
         limits=UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar),
+        privacy=private,
         note=task.note,
     )
     if config.method.statistics is not None:
         _check_measured_fleet(config.method.statistics, experiment.boundaries())
+    if private is not None:
+        check_limits(private, experiment.limits, chosen.local, experiment.layout.size)
     experiment.marginals(0)  # a policy that cannot serve this fleet says so now
     return experiment
 
 
-def _resolved(
+def resolved(
     config: ExperimentConfig, chosen: Method, model: LoadedModel, fleet: FleetConfig
 ) -> ExperimentConfig:
     """The configuration with every default settled, so that a resume elsewhere means the same."""
@@ -257,12 +282,3 @@ def adapter_of(config: ExperimentConfig) -> Lora | FullBlocks:
         return FullBlocks()
     fields = config.adapter
     return Lora(rank=fields.rank, alpha=fields.alpha, targets=fields.targets)
-
-
-def _check_fleet(config: ExperimentConfig) -> None:
-    fleet = config.fleet
-    if fleet.cohort > fleet.clients:
-        raise HoflError(
-            f"fleet.cohort {fleet.cohort} exceeds fleet.clients {fleet.clients}: "
-            "K distinct clients are drawn from N, so K <= N."
-        )

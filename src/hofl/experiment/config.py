@@ -6,15 +6,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import Field, StrictInt, StrictStr, ValidationError
 
 from hofl.errors import HoflError
+from hofl.experiment.changes import Section as _Section
+from hofl.experiment.changes import override
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ModelConfig(_Section):
@@ -159,11 +157,32 @@ class MethodConfig(_Section):
 
 
 class ServerConfig(_Section):
-    """What the server checks."""
+    """What the server checks, and when a round counts.
 
+    A round with fewer than ``min_answers`` good uploads is repeated, up to ``attempts`` times.
+    Devices on a network have ``deadline`` seconds for a round, and the server waits ``wait``
+    seconds for enough of them.
+    """
+
+    min_answers: int = Field(default=1, ge=1)
+    attempts: int = Field(default=3, ge=1)
+    deadline: float = Field(default=600.0, gt=0)
+    wait: float = Field(default=86400.0, gt=0)
     verify: bool = True
     max_norm: float = Field(default=float("inf"), gt=0)
     max_scalar: float = Field(default=float("inf"), gt=0)
+
+
+class PrivacyConfig(_Section):
+    """Local differential privacy: clipping and noise on every device, see ``hofl.privacy``.
+
+    ``noise`` is the multiplier z; 0 is no privacy at all. ``delta`` is what epsilon is stated for.
+    """
+
+    noise: float = Field(default=0.0, ge=0)
+    scalar_clip: float | None = None
+    difference_clip: float | None = None
+    delta: float = Field(default=1e-5, gt=0, lt=1)
 
 
 class EngineConfig(_Section):
@@ -214,6 +233,7 @@ class ExperimentConfig(_Section):
     fleet: FleetConfig = FleetConfig()
     method: MethodConfig = MethodConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     engine: EngineConfig = EngineConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
@@ -222,7 +242,7 @@ def read_config(source: str, overrides: list[str] | None = None) -> ExperimentCo
     """A configuration from a TOML file or a recipe's name, with ``key=value`` changes."""
     values = _load(source)
     for item in overrides or []:
-        _override(values, item)
+        override(values, item)
     return parse_config(values)
 
 
@@ -257,32 +277,6 @@ def _load(source: str) -> dict[str, Any]:
             f"cannot read configuration {source!r}: {reason}. "
             f"Give a TOML file or one of the recipes: {', '.join(recipes())}."
         ) from None
-
-
-def _override(values: dict[str, Any], item: str) -> None:
-    """One change in place: ``key=value``, or ``~key`` to take a key out."""
-    key, separator, text = item.removeprefix("~").partition("=")
-    removal = item.startswith("~")
-    if bool(separator) == removal or not key:
-        raise HoflError(
-            f"cannot read {item!r}: write changes as key=value, such as method.lr=1e-3, or as ~key "
-            "to take a key out."
-        )
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # an unquoted string
-    *sections, last = key.split(".")
-    for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
-            raise HoflError(f"cannot set {key!r}: {section!r} is a value, not a section.")
-    if not removal:
-        values[last] = value
-    elif last in values:
-        del values[last]
-    else:
-        raise HoflError(f"cannot take {key!r} out: the configuration does not set it.")
 
 
 def _problem(detail: Any) -> str:

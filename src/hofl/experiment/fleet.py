@@ -59,7 +59,7 @@ def build_fleet(
             fleet_seed(config),
             "fleet.boundaries",
         )
-        plan = FleetPlan(tuple(Device(b, _execution(config)) for b in own))
+        plan = FleetPlan(tuple(Device(b, execution_of(config)) for b in own))
         return BuiltFleet(plan, fleet.model_copy(update={"boundaries": own}))
     if fleet.boundaries and not fleet.planned:
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
@@ -71,7 +71,7 @@ def build_fleet(
     planned = fleet.planned
     if not planned:
         wanted = dict.fromkeys([*budgets, *(change.budget for change in changes)])
-        memory = _memory_plan(config, method, model, train, adapter)
+        memory = memory_plan_of(config, method, model, train, adapter)
         planned, facts = _planned(memory, list(wanted), fleet.strategy, config.model.name)
     devices = {row.budget: _device(row) for row in planned}
     plan = FleetPlan(
@@ -88,13 +88,14 @@ def build_fleet(
     return BuiltFleet(plan, fleet.model_copy(update=written), facts)
 
 
-def _memory_plan(
+def memory_plan_of(
     config: ExperimentConfig,
     method: Method,
     model: SplitModel,
     train: EncodedSet,
     adapter: Lora | FullBlocks,
 ) -> MemoryPlan:
+    """Costs of this run's heaviest step on a device, at every boundary."""
     stored = config.model.storage_dtype
     hollow = hollow_model(
         model.config,
@@ -106,7 +107,7 @@ def _memory_plan(
     most = config.task.max_length
     assert most is not None, "settled with the task"
     work = heaviest_workload(train, method.local, config.task.batch_size, most)
-    return MemoryPlan(hollow, work, _execution(config), streaming=bool(model.on_disk))
+    return MemoryPlan(hollow, work, execution_of(config), streaming=bool(model.on_disk))
 
 
 def _planned(
@@ -121,7 +122,8 @@ def _planned(
     return planned, memory.facts(name, chosen, strategy)
 
 
-def _execution(config: ExperimentConfig) -> Execution:
+def execution_of(config: ExperimentConfig) -> Execution:
+    """How the configuration wants steps to be run."""
     engine = config.engine
     return Execution(engine.micro_batch, engine.checkpoint, engine.stream_bottom)
 
@@ -165,3 +167,18 @@ def _read_trace(path: Path) -> list[ChangeConfig]:
                 "as 2GiB, under the header round,client,budget."
             ) from None
     return changes
+
+
+def check_fleet(config: ExperimentConfig) -> None:
+    """Refuse a fleet that cannot be drawn from."""
+    fleet = config.fleet
+    if fleet.cohort > fleet.clients:
+        raise HoflError(
+            f"fleet.cohort {fleet.cohort} exceeds fleet.clients {fleet.clients}: "
+            "K distinct clients are drawn from N, so K <= N."
+        )
+    if config.server.min_answers > fleet.cohort:
+        raise HoflError(
+            f"server.min_answers {config.server.min_answers} exceeds fleet.cohort {fleet.cohort}: "
+            "no round could ever count."
+        )

@@ -20,6 +20,7 @@ from hofl.local.segments import cut, enter, pull_back
 from hofl.local.site import Site
 from hofl.local.surrogates import Feedback
 from hofl.messages import LocalRule
+from hofl.privacy import Privacy
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Evidence:
     def plus(self, other: "Evidence") -> "Evidence":
         """Two parts together."""
         return Evidence(self.values + other.values, self.again + other.again)
+
+    def released(self, privacy: Privacy) -> "Evidence":
+        """Scalars as they may be used and sent; what judges them is not."""
+        return Evidence(privacy.scalars(self.values), _NOTHING)
 
 
 @dataclass(frozen=True)

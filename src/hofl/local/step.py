@@ -60,6 +60,8 @@ def hybrid_gradients(
     assert top is not None, "a step needs at least one part"
     assert evidence is not None
     examples = sum(part.examples for part in parts)
+    if plan.privacy is not None and plan.scalars_shape(model.layout)[1]:
+        evidence = evidence.released(plan.privacy)
     return StepGradients(loss, top, bottom.gradient(site, evidence), examples)
 
 

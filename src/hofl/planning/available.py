@@ -32,6 +32,11 @@ def available_bytes(device: torch.device | None = None) -> int:
     return max(min(left), 1)
 
 
+def held_bytes() -> int:
+    """Resident bytes of this process, such as a model that is already loaded."""
+    return sum(_field(Path("/proc/self/status"), "VmRSS"))
+
+
 def _system() -> list[int]:
     return _field(Path("/proc/meminfo"), "MemAvailable")
 

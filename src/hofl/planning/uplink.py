@@ -35,6 +35,7 @@ def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
         client=plan.client,
         boundary=boundary,
         layout=plan.layout,
+        plan=_HASH,
         scalars=torch.zeros(shape),
         difference=pack(difference, rule.uplink_bits, plan.rounding()),
         metrics=_CHECKED if shape[1] else _METRICS,

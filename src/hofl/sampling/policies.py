@@ -67,7 +67,9 @@ class DimensionAware:
         return (1 - self.beta) * u + self.beta * r
 
 
-def draw_cohort(p: np.ndarray, cohort: int, seed: int, round_number: int) -> list[int]:
-    """S_t = DepRound(K p): the clients of round t, ascending."""
+def draw_cohort(
+    p: np.ndarray, cohort: int, seed: int, round_number: int, attempt: int = 0
+) -> list[int]:
+    """S_t = DepRound(K p): the clients of round t, ascending; another draw for every attempt."""
     x = np.clip(cohort * check_shares(p, cohort), 0.0, 1.0)
-    return depround(x, generator(seed, Purpose.COHORT, round_number)).tolist()
+    return depround(x, generator(seed, Purpose.COHORT, round_number, attempt)).tolist()

@@ -1,17 +1,33 @@
-"""Streaming aggregation: one running sum, whatever the cohort's size.
+"""Aggregation: rebuilt updates go in one at a time, in cohort order, and one update comes out.
 
-An aggregation rule gives each block of each update a rank and a weight. Within a block only the
-highest rank seen counts; its updates are averaged by weight. The paper's direct mean, Eq. (10), is
-rank 0 and weight 1 for everyone.
+The means stream: one running sum, whatever the cohort's size. Their rule gives each block of each
+update a rank and a weight; within a block only the highest rank seen counts, and its updates are
+averaged by weight. The paper's direct mean, Eq. (10), is rank 0 and weight 1 for everyone. Robust
+rules (``hofl.server.robust``) keep the cohort's updates.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from hofl.layout import Layout
 from hofl.messages import RoundPlan
+from hofl.server.robust import TrimmedMean, a_fifth, to_the_middle
+
+
+class Aggregation(Protocol):
+    """Takes in a cohort's updates, gives out the one that is applied."""
+
+    def add(self, delta: Tensor, plan: RoundPlan) -> None:
+        """Take in one client's full update [d]."""
+        ...
+
+    def result(self) -> Tensor:
+        """The aggregated update, float64 [d]; zero when nothing was added."""
+        ...
+
 
 BlockWeights = Callable[[RoundPlan, Layout], list[tuple[int, float]]]
 """(plan, layout) -> (rank, weight) of each block of that client's update."""
@@ -39,13 +55,6 @@ def by_precision(plan: RoundPlan, layout: Layout) -> list[tuple[int, float]]:
     ]
 
 
-AGGREGATIONS: dict[str, BlockWeights] = {
-    "mean": mean,
-    "exact-first": exact_first,
-    "by-precision": by_precision,
-}
-
-
 class RunningMean:
     """Adds updates one at a time; memory is O(d). Sums are float64, in the order of ``add``."""
 
@@ -67,10 +76,19 @@ class RunningMean:
                 part.add_(delta[self._layout.block_slice(block)].double(), alpha=weight)
                 self._totals[block] += weight
 
-    def mean(self) -> Tensor:
+    def result(self) -> Tensor:
         """The aggregated update, float64 [d]; zero when nothing was added."""
         result = self._sum.clone()
         for block, total in enumerate(self._totals):
             if total:
                 result[self._layout.block_slice(block)] /= total
         return result
+
+
+AGGREGATIONS: dict[str, Callable[[Layout], Aggregation]] = {
+    "mean": lambda layout: RunningMean(layout, mean),
+    "exact-first": lambda layout: RunningMean(layout, exact_first),
+    "by-precision": lambda layout: RunningMean(layout, by_precision),
+    "median": lambda layout: TrimmedMean(layout, to_the_middle),
+    "trimmed-mean": lambda layout: TrimmedMean(layout, a_fifth),
+}

@@ -1,6 +1,7 @@
 """Every upload is checked on arrival; a bad one is refused and never touches the model."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,11 +9,8 @@ from torch import Tensor
 
 from hofl.errors import UploadRefused
 from hofl.layout import Layout
-from hofl.messages import RoundPlan, Upload
+from hofl.messages import LARGEST, RoundPlan, Upload
 from hofl.packing import Packed, codes_of, lengths, unpack
-
-LARGEST = 1e300
-"""Metrics beyond this are refused; comparing also settles NaN and integers too big for a float."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +24,25 @@ class UploadLimits:
 
     max_norm: float = math.inf
     max_scalar: float = math.inf
+
+
+def check_size(answer: bytes, plan: RoundPlan, layout: Layout) -> None:
+    """Refuse what no answer to this plan can be, before a byte of it is read."""
+    most = plan.max_upload_bytes(layout)
+    if len(answer) > most:
+        raise UploadRefused(f"{len(answer)} bytes, and this plan is answered in at most {most}")
+
+
+def check_sender(sender: str, plan: RoundPlan, devices: Mapping[int, str]) -> None:
+    """Refuse an answer that another device delivers than the one the plan was made for.
+
+    Args:
+        sender: identity by which the network authenticated whoever delivered the answer.
+        plan: what was asked.
+        devices: identity of the device behind each client.
+    """
+    if not sender or devices.get(plan.client) != sender:
+        raise UploadRefused(f"delivered by device {sender!r:.80}, not by client {plan.client}'s")
 
 
 def plan_as_answered(plan: RoundPlan, upload: Upload, layout: Layout) -> RoundPlan:
@@ -48,10 +65,14 @@ def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: Upload
     _check_tensor("scalars", upload.scalars, plan.scalars_shape(layout))
     difference = _difference(upload, plan, layout.size - plan.dense_start(layout))
     for name, value in vars(upload.metrics).items():
+        if value is None and name == "loss" and plan.privacy is not None:
+            continue
         if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
             raise UploadRefused(f"{name} is {value!r:.40}, not a finite number")
     if not isinstance(upload.bottom_hash, str):
         raise UploadRefused("the hash of the bottom segment is not text")
+    if upload.plan != plan.digest():
+        raise UploadRefused("it answers another plan than the one that was sent")
     norm = torch.linalg.vector_norm(difference, dtype=torch.float64).item()
     if norm > limits.max_norm:
         raise UploadRefused(f"norm of the difference is {norm:.3g}, limit {limits.max_norm:.3g}")

@@ -1,0 +1,1 @@
+"""What Flower ships to devices: two names of the installed package."""

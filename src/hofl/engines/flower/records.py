@@ -1,0 +1,59 @@
+"""Bytes to Flower's messages and back. A payload travels as one array of bytes, a header beside it.
+
+Flower delivers replies of any shape and size as they are, so what a device sends is looked at with
+suspicion here, and checked as an upload by the loop of rounds.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+LONGEST_HEADER = 1 << 16
+ARRAY_HEADER = 1 << 10
+"""Bytes that Flower may put before an array's own."""
+LARGEST = 1 << 31
+"""Bytes of the largest payload that a device takes."""
+
+
+def content(header: dict[str, Any], payload: bytes = b"") -> RecordDict:
+    """What a message carries."""
+    records = RecordDict({"header": ConfigRecord({"json": json.dumps(header)})})
+    if payload:
+        array = Array(np.frombuffer(payload, dtype=np.uint8))
+        records["payload"] = ArrayRecord({"bytes": array})
+    return records
+
+
+def parts(message: Message, most: int = LARGEST) -> tuple[dict[str, Any], bytes]:
+    """Header and payload of a message that anyone may have sent, the payload up to ``most`` bytes.
+
+    Raises:
+        ValueError: it is not one of ours.
+    """
+    try:
+        records = message.content
+        text = str(records.config_records["header"]["json"])
+        if len(text) > LONGEST_HEADER:
+            raise ValueError("the header is too long")
+        header = json.loads(text)
+        if not isinstance(header, dict):
+            raise ValueError("the header is not an object")
+        if "payload" not in records.array_records:
+            return header, b""
+        array = records.array_records["payload"]["bytes"]
+        if array.dtype != "uint8" or len(array.shape) != 1:
+            raise ValueError(f"the payload is {array.dtype!r:.40}, not bytes")
+        if len(array.data) > most + ARRAY_HEADER:
+            raise ValueError(f"{len(array.data)} bytes, and at most {most} are taken")
+        return header, array.numpy().tobytes()
+    except Exception as error:
+        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise ValueError(f"malformed message: {reason:.200}") from None
+
+
+def wire_size(message: Message) -> int:
+    """Bytes of all objects that this message is sent as (without HTTP and TLS around them)."""
+    return sum(len(one.deflate()) for one in get_all_nested_objects(message).values())

@@ -1,0 +1,70 @@
+"""The server's app: carries out what the loop of rounds asks for over its socket.
+
+The loop outlives this process: when Flower's SuperLink dies, a new run starts this app again and
+the loop goes on.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from hofl.engines.flower.records import content, parts, wire_size
+from hofl.engines.network.link import LinkLost, connect, receive, send
+
+app = ServerApp()
+Reply = tuple[dict[str, Any], bytes]
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Serve the loop until it hangs up."""
+    with connect(Path(str(context.run_config["socket"]))) as link:
+        while True:
+            try:
+                header, payload = receive(link)
+            except LinkLost:
+                return
+            send(link, *perform(grid, header, payload))
+
+
+def perform(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
+    """One request of the loop: ``nodes``, ``push`` or ``pull``."""
+    return {"nodes": _nodes, "push": _push, "pull": _pull}[header["ask"]](grid, header, payload)
+
+
+def _nodes(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
+    """Who is online; a name is there only when the node's key was registered under it."""
+    found = [
+        {"node": node.node_id, "name": node.name, "key": node.public_key.hex()}
+        for node in grid.get_nodes()
+        if node.status in ("", "online")
+    ]
+    return {"nodes": found}, b""
+
+
+def _push(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
+    kind = {"join": "query.join", "plan": "train"}[header["kind"]]
+    records = content(header.get("header", {}), payload)
+    message = Message(records, header["node"], kind, ttl=header["ttl"])
+    size = wire_size(message)
+    (message_id,) = grid.push_messages([message])
+    return {"message": message_id or "", "bytes": size}, b""
+
+
+def _pull(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
+    """The reply to one message, or nothing yet; errors are known by the message they answer."""
+    for message in grid.pull_messages([header["message"]]):
+        if message.metadata.reply_to_message_id != header["message"]:
+            continue
+        if message.has_error():
+            reason = f"Flower error {message.error.code}: {message.error.reason or 'no reason'}"
+            return {"state": "failed", "reason": reason}, b""
+        size, node = wire_size(message), message.metadata.src_node_id
+        try:
+            answer, upload = parts(message, header["most"])
+        except ValueError as error:
+            return {"state": "failed", "reason": str(error), "bytes": size}, b""
+        return {"state": "answered", "header": answer, "bytes": size, "node": node}, upload
+    return {"state": "waiting"}, b""

@@ -1,0 +1,1 @@
+"""A fleet on a network: processes, sockets and bookkeeping. Nothing here imports the transport."""

@@ -1,0 +1,209 @@
+"""Child processes that are watched, restarted and never left behind."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from hofl.errors import HoflError
+
+GRACE = 10.0
+"""Seconds that a process has to end itself before it is killed."""
+LOOK_EVERY = 2.0
+"""Seconds between two looks for what a process has started."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """One process with everything it starts.
+
+    Args:
+        name: for messages.
+        command: makes the words of the command; called at every start, as ports may change.
+        log: file that takes its output.
+        environment: its environment.
+        niceness: added to this process's own.
+        orphaned: signal that the kernel sends it when this process is killed (on Linux).
+        grace: seconds that it has to end itself before it is killed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[], Sequence[str]],
+        log: Path,
+        environment: Mapping[str, str],
+        niceness: int = 0,
+        orphaned: signal.Signals = signal.SIGKILL,
+        grace: float = GRACE,
+    ) -> None:
+        self.name = name
+        self._command, self._log, self._environment = command, log, environment
+        self._niceness, self._orphaned, self._grace = niceness, orphaned, grace
+        self._process: subprocess.Popen[bytes] | None = None
+        self._offspring: list[psutil.Process] = []
+        self._looked = 0.0
+        self._asked = False
+
+    def start(self) -> None:
+        """Start it; what an earlier one left behind is ended first."""
+        self.stop()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(self._command()),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(self._environment),
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+                preexec_fn=self._prepare,
+            )
+
+    def alive(self) -> bool:
+        """Whether it runs; also looks who belongs to it, to find them when it is dead."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        if time.monotonic() > self._looked + LOOK_EVERY:
+            self._looked = time.monotonic()
+            with suppress(psutil.NoSuchProcess):
+                found = psutil.Process(self._process.pid).children(recursive=True)
+                self._offspring = found
+        return True
+
+    def ask_to_end(self) -> None:
+        """Ask politely, once, and do not wait."""
+        if not self._asked:
+            self._looked = 0.0
+            if self.alive() and self._process is not None:
+                self._asked = True
+                self._process.terminate()
+
+    def stop(self) -> None:
+        """End it and all that it started: politely, then by force."""
+        self.ask_to_end()
+        everyone = list(self._offspring)
+        if self._process is not None and self._process.poll() is None:
+            try:
+                self._process.wait(self._grace)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for one in _left(everyone, 2.0):
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        _left(everyone, 2.0)
+        self._process, self._offspring, self._asked = None, [], False
+
+    def last_words(self) -> str:
+        """The end of its log, in one line."""
+        if not self._log.exists():
+            return "it said nothing"
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return " ".join(lines[-1:])[-300:] or "it said nothing"
+
+    def _prepare(self) -> None:
+        os.nice(self._niceness)
+        # A shell starts background jobs with Ctrl-C ignored, children inherit that, and Flower's
+        # processes interrupt themselves when their parent is gone.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if sys.platform.startswith("linux"):
+            # When the parent is killed the kernel ends the child, and Flower's own processes
+            # watch theirs.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, self._orphaned)
+
+
+def running(process: psutil.Process) -> bool:
+    """Whether a process still does anything; one that only waits to be reaped does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _left(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still run after at most so many seconds."""
+    until = time.monotonic() + seconds
+    while (left := [one for one in processes if running(one)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+def stop_all(children: Sequence[Child]) -> None:
+    """End several at the same time."""
+    for child in children:
+        child.ask_to_end()
+    for child in children:
+        child.stop()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While processes are being ended, a second Ctrl-C or SIGTERM waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Backoff:
+    """Waits between restarts: twice as long after every quick death, up to a limit."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._wait, self._next = first, 0.0
+
+    def ready(self) -> bool:
+        """Whether the next start is due; saying yes counts as that start."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        if now > self._next + 2 * self._longest:
+            self._wait = self._first  # it ran well for long
+        self._next = now + self._wait
+        self._wait = min(2 * self._wait, self._longest)
+        return True
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """HOST:PORT."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise HoflError(f"got address {address!r}: write it as HOST:PORT, such as 127.0.0.1:9092.")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address stays on this machine."""
+    return host in ("localhost", "::1") or host.startswith("127.")

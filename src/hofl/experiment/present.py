@@ -1,0 +1,56 @@
+"""The clients that can be drawn in a round: all of a simulated fleet, or those who are there."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hofl.errors import HoflError
+from hofl.methods import BoundaryRule
+from hofl.sampling.policies import Policy
+from hofl.sampling.water_filling import WaterFilling
+
+
+@dataclass(frozen=True)
+class Present:
+    """Clients and where the method cuts the model on each.
+
+    Args:
+        clients: their numbers, ascending, int64 [n].
+        boundaries: b_i of each, int64 [n].
+    """
+
+    clients: np.ndarray
+    boundaries: np.ndarray
+
+    @classmethod
+    def of(cls, own: Mapping[int, int], rule: BoundaryRule, num_blocks: int) -> "Present":
+        """Present clients with their own boundaries, cut as the method wants it."""
+        clients = sorted(own)
+        reported = [own[client] for client in clients]
+        cuts = [rule(b, reported, num_blocks) for b in reported]
+        return cls(np.array(clients, dtype=np.int64), np.array(cuts, dtype=np.int64))
+
+    def without(self, resting: Collection[int]) -> "Present":
+        """Those who do not rest; everyone when nobody would be left."""
+        kept = ~np.isin(self.clients, list(resting))
+        if not resting or not kept.any():
+            return self
+        return Present(self.clients[kept], self.boundaries[kept])
+
+    def boundary(self, client: int) -> int:
+        """b_i."""
+        return int(self.boundaries[np.searchsorted(self.clients, client)])
+
+
+def policy_for(policy: Policy, present: Present) -> Policy:
+    """The policy for these clients; only costs given one by one belong to certain clients."""
+    if not isinstance(policy, WaterFilling) or policy.costs is None:
+        return policy
+    missing = present.clients[present.clients >= len(policy.costs)]
+    if len(missing):
+        raise HoflError(
+            f"method.costs has no cost for client {missing[0]}, which joined later: give one per "
+            "device, or leave costs out."
+        )
+    return replace(policy, costs=tuple(np.array(policy.costs)[present.clients].tolist()))

@@ -1,0 +1,55 @@
+"""Resident workers behind their sockets, in threads of the test's own process."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hofl.engines.network.link import LinkLost, listen, receive, send
+from hofl.engines.network.settings import WorkerSettings
+from hofl.engines.network.worker import Worker
+
+
+@contextmanager
+def serving(path: Path, worker: Any) -> Iterator[None]:
+    """A worker behind its socket, in a thread."""
+    server = listen(path)
+    server.settimeout(0.1)
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.is_set():
+            try:
+                link, _ = server.accept()
+            except TimeoutError:
+                continue
+            link.settimeout(60)
+            with link:
+                try:
+                    send(link, *worker.answer(*receive(link)))
+                except LinkLost:
+                    continue
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        server.close()
+
+
+def device(folder: Path, number: int, boundary: int, min_noise: float = 0.0) -> Worker:
+    return Worker(
+        WorkerSettings(
+            name=f"device-{number}",
+            offer=str(folder / f"offer-{number}"),
+            shard=number,
+            boundary=boundary,
+            device="cpu",
+            threads=1,
+            min_noise=min_noise,
+        )
+    )

@@ -1,0 +1,175 @@
+"""Answers that come late, twice, from strangers, too long or not at all: refused, with the reason.
+
+Flower's real apps and messages in one process; what a device sends is changed on its way.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+import hofl
+from flower_grid import LocalBridge, LocalGrid, NoServices
+from flower_workers import device, serving
+from hofl.engines.flower.records import content, parts
+from hofl.engines.in_process import InProcess
+from hofl.engines.network.engine import NetworkEngine
+from hofl.engines.network.registry import Registry
+from hofl.engines.rounds import Failure, one_round
+from hofl.experiment.build import Experiment, build
+from hofl.experiment.remote import build_server
+from hofl.experiment.runs import ServerState
+from hofl.messages import RoundPlan
+from runs import quick
+
+OWN = {0: 1, 1: 2, 2: 3}
+NODES = {0: 5, 1: 12, 2: 77}
+Tamper = Callable[[Message], list[Message]]
+
+
+class Tampered(LocalGrid):
+    """Changes what one node answers to a plan."""
+
+    def __init__(self, sockets: Mapping[int, Path], node: int, tamper: Tamper) -> None:
+        super().__init__(dict(sockets))
+        self._node, self._tamper = node, tamper
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        found = []
+        for reply in super().pull_messages(message_ids):
+            hit = reply.metadata.src_node_id == self._node
+            plan = reply.metadata.message_type == "train"
+            found += self._tamper(reply) if hit and plan else [reply]
+        return found
+
+
+class Without(InProcess):
+    """The same round in one process, in which some clients give no answer."""
+
+    def __init__(self, experiment: Experiment, silent: Iterable[int]) -> None:
+        super().__init__(experiment.client)
+        self._silent = set(silent)
+
+    def join(self) -> Mapping[int, int]:  # type: ignore[override]
+        return OWN
+
+    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
+        for plan in plans:
+            silent = RoundPlan.from_bytes(plan).client in self._silent
+            yield Failure("silent") if silent else next(super().gather([plan]))
+
+
+@pytest.fixture(scope="module")
+def config(tiny_folder: Path) -> hofl.ExperimentConfig:
+    fleet = {"clients": 3, "cohort": 3, "boundaries": [1, 2, 3]}
+    return quick(tiny_folder, fleet=fleet, server={"deadline": 2.0}, method={"local_steps": 1})
+
+
+@pytest.fixture(scope="module")
+def sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[int, Path]]:
+    folder = tmp_path_factory.mktemp("workers")
+    with ExitStack() as stack:
+        for client, node in NODES.items():
+            worker = device(folder, client, OWN[client])
+            stack.enter_context(serving(folder / str(node), worker))
+        yield {node: folder / str(node) for node in NODES.values()}
+
+
+@pytest.fixture(scope="module")
+def outcomes(config: hofl.ExperimentConfig) -> Callable[[tuple[int, ...]], torch.Tensor]:
+    experiment = build(config)
+
+    def outcome(silent: tuple[int, ...]) -> torch.Tensor:
+        start = ServerState(experiment.start, 0)
+        return one_round(experiment, Without(experiment, silent), start, lambda *_: None)[0].w
+
+    return outcome
+
+
+def nothing(reply: Message) -> list[Message]:
+    return []
+
+
+def twice(reply: Message) -> list[Message]:
+    return [reply, reply]
+
+
+def from_another(reply: Message) -> list[Message]:
+    reply.metadata.__dict__["_src_node_id"] = NODES[2]
+    return [reply]
+
+
+def from_a_stranger(reply: Message) -> list[Message]:
+    reply.metadata.__dict__["_src_node_id"] = 4711
+    return [reply]
+
+
+def too_long(reply: Message) -> list[Message]:
+    header, upload = parts(reply)
+    reply.content = content(header, upload + bytes(1 << 20))
+    return [reply]
+
+
+def a_failure(reply: Message) -> list[Message]:
+    reply.content = content({"failure": "no power"})
+    return [reply]
+
+
+def half(reply: Message) -> list[Message]:
+    header, upload = parts(reply)
+    reply.content = content(header, upload[: len(upload) // 2])
+    return [reply]
+
+
+def nobody_asked(reply: Message) -> list[Message]:
+    reply.metadata.__dict__["_reply_to_message_id"] = "something else"
+    return [reply]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "reason"),
+    [
+        (nothing, "no answer within 2 s"),
+        (twice, None),
+        (from_another, "delivered by device 'device-2', not by client 1's"),
+        (from_a_stranger, "delivered by device '', not by client 1's"),
+        (too_long, "bytes, and at most"),
+        (a_failure, "no power"),
+        (half, "not a hofl message"),
+        (nobody_asked, "no answer within 2 s"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_wrong_with_one_answer_is_recorded_and_costs_that_answer_alone(
+    config: hofl.ExperimentConfig,
+    sockets: Mapping[int, Path],
+    outcomes: Callable[[tuple[int, ...]], torch.Tensor],
+    tmp_path: Path,
+    tamper: Tamper,
+    reason: str | None,
+) -> None:
+    """Oracle: the round in one process, without that client when it is refused."""
+    experiment = build_server(config)
+    engine = NetworkEngine(
+        experiment,
+        LocalBridge(Tampered(sockets, NODES[1], tamper)),  # type: ignore[arg-type]
+        NoServices(),
+        Registry(tmp_path / "devices.json"),
+        pause=0.01,
+    )
+    state, row = one_round(experiment, engine, ServerState(experiment.start, 0), lambda *_: None)
+    if reason is None:
+        assert row["refused"] == {}
+        assert torch.equal(state.w, outcomes(()))
+    else:
+        assert list(row["refused"]) == ["1"]
+        assert reason in row["refused"]["1"]
+        assert row["answered"] == [0, 2]
+        assert torch.equal(state.w, outcomes((1,)))
+    assert not torch.equal(outcomes(()), outcomes((1,)))

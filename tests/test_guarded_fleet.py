@@ -1,0 +1,89 @@
+"""``hofl server`` and ``hofl device`` with certificates: a run through the gateway they start."""
+
+import http.client
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import hofl
+from deployments import Deployment, wait_until
+from hofl.engines.network.processes import free_port
+from hofl.secure.certificates import make_certificates
+from hofl.secure.relay import DeviceFiles
+from network import NGINX
+from runs import adapter_bytes, quick
+
+pytestmark = [pytest.mark.network, NGINX]
+
+
+def status(port: int, files: DeviceFiles, path: str) -> int:
+    context = files.client_context()
+    link = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+    try:
+        link.request("POST", path, headers={"Content-Type": "application/protobuf"})
+        return link.getresponse().status
+    finally:
+        link.close()
+
+
+def test_a_fleet_with_certificates_trains_through_the_gateway_to_the_same_bits(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Two devices train; a third has a certificate, but its key was taken off the list.
+
+    The gateway is killed in round 2 and comes back; no answer is lost.
+    """
+    fleet = {"clients": 2, "cohort": 2, "boundaries": [1, 2]}
+    config = quick(
+        tiny_folder,
+        fleet=fleet,
+        rounds=3,
+        method={"local_steps": 40},
+        server={"deadline": 240.0, "attempts": 1},
+    )
+    expected = hofl.run(config, tmp_path / "in-process")
+    tls = tmp_path / "fleet"
+    make_certificates(tls, ["127.0.0.1"], ["device-0", "device-1", "device-2"])
+    (tls / "keys" / "device-2.pub").unlink()
+    with Deployment(config, tmp_path, free_port(), tls) as run:
+        run.serve()
+        for number in (0, 1, 2):
+            run.add(number, min(number + 1, 2))
+        run.in_round(0, 1)
+        files = DeviceFiles(tls / "devices" / "device-0", "device-0")
+        assert status(run.port, files, "/v1/control/start-run") == 403
+        assert status(run.port, files, "/v1/fleet/get-run") == 401
+        run.in_round(1, 2)
+        run.kill("server", "nginx: master|nginx -p")
+        run.finished()
+        assert run.addresses() <= {"127.0.0.1"}
+        rows = run.rows()
+        assert [row["answered"] for row in rows[1:]] == [[0, 1]] * 3
+        assert all(row["refused"] == {} for row in rows)
+        for one in (one for row in rows[1:] for one in row["wire"].values()):
+            # Plans and uploads are inside Flower's messages, and these inside HTTP.
+            assert one["plan"] < one["down"] < one["http_down"]
+            assert one["upload"] < one["up"] < one["http_up"]
+        assert adapter_bytes(run.run) == adapter_bytes(expected.path)
+        access = (run.run / "network" / "gateway" / "access.log").read_text()
+        assert '"CN=device-1" 200' in access
+        assert '"CN=device-2" 412' in access, "let through by nginx, refused by the SuperLink"
+        assert '"CN=device-2" 200' not in access
+    wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
+
+
+def test_without_nginx_a_server_outside_loopback_does_not_start(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hofl.engines.serving import Endpoint, serve
+
+    make_certificates(tmp_path / "fleet", ["127.0.0.1"], ["kitchen"])
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    endpoint = Endpoint(
+        address=f"127.0.0.1:{free_port()}", tls=tmp_path / "fleet", nodes=tmp_path / "fleet/keys"
+    )
+    with pytest.raises(hofl.HoflError, match="nginx, which is not installed: apt install"):
+        serve(quick(tiny_folder), tmp_path / "run", endpoint)

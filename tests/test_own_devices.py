@@ -1,0 +1,123 @@
+"""Devices with their own files and their own memory: what they train, and how they plan."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import hofl
+from flower_grid import LocalBridge, LocalGrid, NoServices
+from flower_workers import serving
+from hofl.engines.network.engine import NetworkEngine
+from hofl.engines.network.registry import Registry
+from hofl.engines.network.settings import WorkerSettings
+from hofl.engines.network.worker import Worker
+from hofl.engines.rounds import run_rounds
+from hofl.experiment.build import Experiment, adapter_of, build
+from hofl.experiment.config import parse_config
+from hofl.experiment.fleet import memory_plan_of
+from hofl.experiment.remote import build_device, build_server
+from hofl.experiment.runs import RunDirectory
+from hofl.planning.own import OwnDevice
+from hofl.planning.plan import MemoryPlan
+from runs import adapter_bytes, quick
+
+TEXTS = ("my parcel has not arrived", "you charged my card twice", "the invoice is wrong")
+
+
+@pytest.fixture
+def config(tiny_folder: Path, tmp_path: Path) -> hofl.ExperimentConfig:
+    """Three clients with 4, 7 and 5 examples of their own, a file each."""
+    for number, count in enumerate((4, 7, 5)):
+        lines = [{"text": TEXTS[(i + number) % 3], "kind": "ab"[i % 2]} for i in range(count)]
+        file = tmp_path / "train" / f"shop-{number}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "test.jsonl").write_text('{"text": "late", "kind": "a"}\n')
+    values = quick(
+        tiny_folder,
+        rounds=2,
+        task={"name": "custom"},
+        fleet={"clients": 3, "cohort": 2, "boundaries": [1]},
+    ).model_dump(exclude_none=True)
+    values["custom"] = {
+        "train": str(tmp_path / "train"),
+        "test": str(tmp_path / "test.jsonl"),
+        "template": "Message: {text}\nTopic:",
+        "cut": "text",
+        "label_column": "kind",
+        "labels": {"a": "delivery", "b": "billing"},
+    }
+    return parse_config(values)
+
+
+def test_devices_with_a_file_each_train_what_one_process_trains_with_all_files(
+    config: hofl.ExperimentConfig, tmp_path: Path
+) -> None:
+    """The server is told of no training file that exists."""
+    expected = hofl.run(config, tmp_path / "in-process")
+    assert config.custom is not None
+    blind = config.custom.model_copy(update={"train": "on-the-devices"})
+    experiment = build_server(config.model_copy(update={"custom": blind}))
+    directory = RunDirectory.create(tmp_path / "run", experiment.config)
+    sockets = {number + 1: tmp_path / f"s{number}" for number in range(3)}
+    with ExitStack() as stack:
+        for number, socket in enumerate(sockets.values()):
+            settings = WorkerSettings(
+                name=f"shop-{number}",
+                offer=str(tmp_path / f"offer-{number}"),
+                data=str(tmp_path / "train" / f"shop-{number}.jsonl"),
+                boundary=1,
+                device="cpu",
+                threads=1,
+            )
+            stack.enter_context(serving(socket, Worker(settings)))
+        engine = NetworkEngine(
+            experiment,
+            LocalBridge(LocalGrid(sockets)),  # type: ignore[arg-type]
+            NoServices(),
+            Registry(tmp_path / "devices.json"),
+            pause=0.0,
+        )
+        run_rounds(experiment, engine, directory, lambda *_: None)
+    assert [row["refused"] for row in directory.metrics()] == [{}] * 3
+    assert adapter_bytes(directory.path) == adapter_bytes(expected.path)
+
+
+@pytest.fixture(scope="module")
+def experiment(tiny_folder: Path) -> Experiment:
+    return build(quick(tiny_folder))
+
+
+@pytest.fixture(scope="module")
+def costs(experiment: Experiment) -> MemoryPlan:
+    config, model = experiment.config, experiment.model.split
+    return memory_plan_of(config, experiment.method, model, experiment.train, adapter_of(config))
+
+
+def test_a_device_takes_the_smallest_boundary_that_fits_and_plans_again_when_memory_changes(
+    experiment: Experiment, costs: MemoryPlan
+) -> None:
+    """Oracle: the peaks of all boundaries, looked through one by one."""
+    peaks = [cost.peak_bytes for cost in costs.plain]
+    budget = peaks[2]
+    own = OwnDevice(costs, "paper", lambda: budget)
+    seen = set()
+    for budget in (peaks[2], min(peaks), 10 * max(peaks), peaks[3]):
+        fits = [boundary for boundary, peak in enumerate(peaks) if peak <= budget]
+        assert own().boundary == fits[0]
+        seen.add(fits[0])
+    assert len(seen) > 2
+    budget = min(peaks) - 1
+    with pytest.raises(hofl.HoflError):
+        own()
+
+
+def test_a_device_without_enough_memory_says_so_in_one_line(experiment: Experiment) -> None:
+    side = build_device(experiment.config, data=None, shard=0, memory="1KiB", device="cpu")
+    with pytest.raises(hofl.HoflError) as caught:
+        side.own()
+    assert "\n" not in str(caught.value)

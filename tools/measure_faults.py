@@ -1,0 +1,44 @@
+"""The faults that the network tests inject, what became of them, and how long it took.
+
+Run: python tools/measure_faults.py
+
+Runs the tests of tests/test_network.py (real servers and devices on 127.0.0.1; kill -9 at stated
+places), which also check that nothing wrong was averaged, and prints their table in Markdown.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def table(lines: list[str]) -> str:
+    """One row per injected fault."""
+    rows = ["| kill -9 of | outcome | recovered after |", "|---|---|---|"]
+    rows += [
+        f"| {fault} | {told} | {seconds} s |" for fault, told, seconds in map(json.loads, lines)
+    ]
+    return "\n".join(rows)
+
+
+def main() -> int:
+    """Run the tests and print what they noted."""
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder) / "faults"
+        notes.touch()
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-m", "network", "tests/test_network.py"],
+            cwd=ROOT,
+            env={**os.environ, "HOFL_FAULTS": str(notes)},
+            check=False,
+        )
+        print(table(notes.read_text().splitlines()))
+        return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
