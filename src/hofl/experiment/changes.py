@@ -1,4 +1,4 @@
-"""``key=value`` and ``~key`` changes to the plain values of a configuration, and what every section shares."""
+"""Changes to the plain values of a configuration, and what every section of it shares."""
 
 import tomllib
 from typing import Any
