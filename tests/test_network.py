@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
 import pytest
 
 pytest.importorskip("flwr")
 
 import hofl
 from deployments import Deployment, note, replayed, wait_until
-from hofl.engines.network.processes import free_port
+from hofl.engines.network.processes import free_port, running
 from hofl.experiment.config import ExperimentConfig
 from runs import adapter_bytes, quick, run_cli, start_cli
 
@@ -69,8 +68,9 @@ def test_faults_of_worker_hub_and_server_cost_no_bit(
         run.kill("server", "flower-superlink")
         _recovers(run, 2, "SuperLink", "restarted; the round is run again with the same cohort")
         run.in_round(2, 3)
-        run.family("server")
+        before = run.family("server")
         run.kill("server")
+        wait_until(lambda: not any(map(running, before)), "the end of a killed server's processes")
         run.serve()
         _recovers(run, 3, "server loop", "`--resume`: the round is run again")
         run.finished()
@@ -95,8 +95,7 @@ def test_a_device_that_is_killed_is_left_out_and_taken_back(
         run.kill("device-2")
         run.kill("device-1", "flower-supernode")
         began = time.monotonic()
-        gone = [one for one in before if one.pid != run.processes["device-2"].pid]
-        wait_until(lambda: not any(map(running, gone)), "the end of a killed device's processes")
+        wait_until(lambda: not any(map(running, before)), "the end of a killed device's processes")
         run.add(2, BOUNDARIES[2])
         wait_until(lambda: len(run.rows()) > 2, "round 2 without the devices")
         known = time.monotonic() - began
@@ -137,10 +136,6 @@ def test_ctrl_c_ends_everything_and_the_printed_command_goes_on_to_the_same_bits
 
 def nobody_left(run: Deployment) -> None:
     wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
-
-
-def running(one: psutil.Process) -> bool:
-    return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
 
 
 def _hit_an_app(run: Deployment) -> None:

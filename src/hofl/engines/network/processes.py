@@ -97,9 +97,10 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        for one in psutil.wait_procs(everyone, timeout=2.0)[1]:
+        for one in _left(everyone, 2.0):
             with suppress(psutil.NoSuchProcess):
                 one.kill()
+        _left(everyone, 2.0)
         self._process, self._offspring, self._asked = None, [], False
 
     def last_words(self) -> str:
@@ -111,10 +112,29 @@ class Child:
 
     def _prepare(self) -> None:
         os.nice(self._niceness)
+        # A shell starts background jobs with Ctrl-C ignored, children inherit that, and Flower's
+        # processes interrupt themselves when their parent is gone.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform.startswith("linux"):
             # When the parent is killed the kernel ends the child, and Flower's own processes
             # watch theirs.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, self._orphaned)
+
+
+def running(process: psutil.Process) -> bool:
+    """Whether a process still does anything; one that only waits to be reaped does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _left(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still run after at most so many seconds."""
+    until = time.monotonic() + seconds
+    while (left := [one for one in processes if running(one)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
 
 
 def stop_all(children: Sequence[Child]) -> None:

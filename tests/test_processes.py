@@ -1,0 +1,143 @@
+"""Child processes end with their parents, politely or not; frames arrive whole or not at all."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hofl
+from hofl.engines.network.link import LinkLost, receive, send
+from hofl.engines.network.processes import (
+    Backoff,
+    Child,
+    is_loopback,
+    running,
+    split_address,
+    stop_all,
+    undisturbed,
+)
+
+
+def within(seconds: float, happened: Callable[[], object]) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if happened():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def shell(tmp_path: Path, script: str, grace: float = 5.0) -> Child:
+    return Child("shell", lambda: ["sh", "-c", script], tmp_path / "log", os.environ, grace=grace)
+
+
+def offspring() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if one.name() in ("sh", "sleep") and one.is_running()]
+
+
+@pytest.mark.parametrize("script", ["sleep 60 & sleep 60", "trap '' TERM; sleep 60 & sleep 60"])
+def test_a_child_ends_with_all_that_it_started(tmp_path: Path, script: str) -> None:
+    child = shell(tmp_path, script, grace=0.5)
+    child.start()
+    assert within(10, lambda: len(offspring()) == 3)
+    seen = offspring()
+    stop_all([child])
+    assert not child.alive()
+    assert not any(map(running, seen))
+
+
+def test_a_child_that_died_alone_is_known_and_its_leavings_are_ended_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    child = shell(tmp_path, "sleep 60 & echo so it goes; wait")
+    child.start()
+    assert within(10, lambda: len(offspring()) == 2)
+    child._looked = 0.0
+    assert child.alive()
+    sleeper = next(one for one in offspring() if one.name() == "sleep")
+    parent = next(one for one in offspring() if one.name() == "sh")
+    parent.kill()
+    assert within(10, lambda: not child.alive())
+    assert child.last_words() == "so it goes"
+    child.start()
+    assert within(10, lambda: not running(sleeper))
+    child.stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's help is Linux's")
+def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from hofl.engines.network.processes import Child\n"
+        "child = Child('c', lambda: ['sleep', '60'], Path(sys.argv[1]), os.environ)\n"
+        "child.start(); print(child._process.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        sleeper = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    assert within(10, lambda: not running(sleeper))
+
+
+def test_a_second_interrupt_waits_while_processes_are_ended() -> None:
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_waits_between_restarts_double_and_start_over_after_a_long_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    backoff, starts = Backoff(1.0, 8.0), []
+    for tenth in range(400):  # everything dies at once
+        now = 1000.0 + tenth / 10
+        if backoff.ready():
+            starts.append(round(now - 1000, 1))
+    assert starts == [0.0, 1.0, 3.0, 7.0, 15.0, 23.0, 31.0, 39.0]
+    now += 100
+    assert backoff.ready()
+    now += 1.5
+    assert backoff.ready(), "it had run well for long: the waits are short again"
+
+
+def test_frames_arrive_as_they_were_sent_and_a_broken_one_is_a_lost_link() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.settimeout(5)
+        there.settimeout(5)
+        payload = bytes(range(256)) * 10
+        send(here, {"kind": "plan"}, payload)
+        assert receive(there) == ({"kind": "plan"}, payload)
+        send(here, {})
+        here.sendall(b"\x05\x00\x00\x00" + bytes(8) + b"{]")
+        here.close()
+        assert receive(there) == ({}, b"")
+        with pytest.raises(LinkLost):
+            receive(there)
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(b"\xff" * 12)
+        with pytest.raises(LinkLost, match="not a frame"):
+            receive(there)
+
+
+def test_addresses() -> None:
+    assert split_address("[::1]:9092") == ("::1", 9092)
+    assert is_loopback("127.0.0.2")
+    assert not is_loopback("10.0.0.1")
+    for wrong in ("9092", "host:", ":1", "host:70000", "host:0", "host:x"):
+        with pytest.raises(hofl.HoflError, match="HOST:PORT"):
+            split_address(wrong)
