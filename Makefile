@@ -27,7 +27,7 @@ test: setup lint
 
 # Real servers and devices on 127.0.0.1, and their faults.
 test-network: setup
-	$(BIN)/python -m pytest -m network
+	$(BIN)/python -m pytest -m network -rs
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
