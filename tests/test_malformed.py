@@ -38,6 +38,12 @@ class Canned:
     def __init__(self, answers: list[bytes | Failure]) -> None:
         self._answers = answers
 
+    def join(self) -> None:
+        """Everyone whom the configuration knows."""
+
+    def traffic(self) -> dict[str, dict[str, float]]:
+        return {}
+
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         for _, answer in zip(plans, self._answers, strict=True):
             yield answer

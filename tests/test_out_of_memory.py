@@ -131,6 +131,12 @@ class ShortOfMemory:
         self._client = client
         self._last = last
 
+    def join(self) -> None:
+        """Everyone whom the configuration knows."""
+
+    def traffic(self) -> dict[str, dict[str, float]]:
+        return {}
+
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes]:
         for message in plans:
             plan = RoundPlan.from_bytes(message)
