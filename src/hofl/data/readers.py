@@ -1,7 +1,7 @@
 """Rows of JSON Lines, CSV and Parquet files, each with the place where it stands.
 
-Nothing but blank lines is dropped: a line that cannot be read is an error that names the file and
-the line.
+Nothing is dropped but blank lines of a CSV file: a line that cannot be read is an error that names
+the file and the line.
 """
 
 import csv
@@ -107,8 +107,6 @@ def _lines(path: Path) -> Generator[str]:
 def _json_lines(path: Path) -> Generator[tuple[int, Row]]:
     with closing(_lines(path)) as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:  # also of absurd numbers and depths
