@@ -106,6 +106,14 @@ def test_cohorts_of_tiers_and_of_budgets(facts: dict, small: list[str]) -> None:
     assert uniform["expected"] == pytest.approx(2 * mean)
 
 
+@pytest.mark.parametrize(
+    "words", [["profile", "--boundaries", "²"], ["memory", "--fleet", "²"]], ids=lambda w: w[0]
+)
+def test_what_only_looks_like_a_number_is_one_line(words: list[str], small: list[str]) -> None:
+    with pytest.raises(HoflError, match="'²'"):
+        output(words[0], *small, *words[1:])
+
+
 def test_expected_demand_is_the_mean_over_all_cohorts() -> None:
     """Against the exact law of DepRound, every order and every coin."""
     dims, peaks, k, beta = [10, 20, 30, 40], [9, 7, 4, 2], 2, 0.5
@@ -122,10 +130,13 @@ def test_expected_demand_is_the_mean_over_all_cohorts() -> None:
     assert equal_demand("y", 5, 6).expected == 30
 
 
-def test_a_profile_shows_what_was_predicted_and_measured(small: list[str]) -> None:
+@pytest.mark.parametrize("option", [[], ["--stream-bottom"]])
+def test_a_profile_shows_what_was_predicted_and_measured(
+    option: list[str], small: list[str]
+) -> None:
     """PyTorch's own allocator, in a process of its own, counts what was predicted."""
     words = ["profile", *small, "--boundaries", "2", "--local-steps", "2", "--runs", "1"]
-    found = json.loads(output(*words, "--device", "cpu", "--json"))
+    found = json.loads(output(*words, *option, "--device", "cpu", "--json"))
     (row,) = found["measured"]
     assert row["predicted_bytes"] == pytest.approx(row["allocated_bytes"], rel=0.01)
     assert row["resident_bytes"] > 0

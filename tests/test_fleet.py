@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 import hofl
+from hofl.data.task import FreeText
 from hofl.errors import HoflError
 from hofl.experiment.build import Experiment, build
 from hofl.local.execution import Execution
+from hofl.methods import METHODS
 from hofl.planning.budget import choose
-from hofl.planning.fleet import Device, FleetPlan
+from hofl.planning.fleet import Device, FleetPlan, heaviest_workload
 from hofl.planning.sizes import parse_bytes, show_bytes
 from hofl.planning.workload import Cost
 from hofl.randomness import Purpose, generator
+from number_texts import number_set
 from runs import adapter_bytes, quick
 
 
@@ -93,6 +96,18 @@ def test_devices_follow_their_changes() -> None:
     plan = FleetPlan((a, a), ((2, 0, b), (5, 0, c), (5, 1, b)))
     seen = [[device.boundary for device in plan.at(t)] for t in range(7)]
     assert seen == [[1, 1], [1, 1], [2, 1], [2, 1], [2, 1], [3, 2], [3, 2]]
+
+
+def test_the_heaviest_step_has_room_for_the_longest_text_and_the_longest_answer() -> None:
+    """Tokens counted by hand: the answers stand with other texts than the longest."""
+    texts, golds = [(5,) * 20, (6,) * 3, (7,) * 4], [("8",), ("9 10 11 12 13",), ("8 9",)]
+    train = number_set(texts, FreeText(8), golds=golds)
+    work = heaviest_workload(train, METHODS["hofl"].local, batch_size=3, max_length=8)
+    one = train.batch(range(3))
+    assert work.batch_size * work.answer_tokens >= len(one.rows)
+    assert (work.rows_per_example, work.batch_size) == (1, 3)
+    # 5 words and what ends an answer; 20 words, the last of the prompt, and the word read back.
+    assert (work.answer_tokens, work.seq_len) == (6, 22)
 
 
 def planned(folder: Path, **fleet: Any) -> Experiment:

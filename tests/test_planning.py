@@ -25,6 +25,7 @@ from hofl.models.split import SplitModel
 from hofl.optim import SGD, AdamW
 from hofl.planning.boundaries import all_boundaries, blocks_alike
 from hofl.planning.hollow import hollow_model
+from hofl.planning.plan import MemoryPlan
 from hofl.planning.trace import trace
 from hofl.planning.workload import Cost, Workload
 from models import BLOCKS, CONFIGS, batch, tiny
@@ -184,6 +185,30 @@ def test_costs_filled_in_between_are_those_of_tracing_every_boundary() -> None:
             assert cost.relative_compute == pytest.approx(exact.relative_compute)
             assert (cost.zo_params, cost.uplink_bytes) == (exact.zo_params, exact.uplink_bytes)
             assert sum(cost.items.values()) == pytest.approx(cost.peak_bytes, abs=5)
+
+
+def test_the_best_streamed_plan_is_that_of_trying_every_size() -> None:
+    """Segments and micro-batches of powers of two and the whole, where two blocks can be held."""
+    model = hollow(deep(LlamaConfig, num_hidden_layers=4, hidden_size=128, intermediate_size=512))
+    work = Workload(rule=HYBRID, batch_size=4, seq_len=4)
+    every = [
+        trace(model, work, 2, Execution(micro, checkpoint, stream_bottom=True))
+        for micro in (0, 1, 2)
+        for checkpoint in (0, 1, 2)
+    ]
+    plan, seen = MemoryPlan(model, work), set()
+    for budget in sorted(cost.peak_bytes for cost in every)[::2]:
+        fitting = [cost for cost in every if cost.peak_bytes <= budget]
+        compute = min(cost.relative_compute for cost in fitting)
+        quick = [cost for cost in fitting if cost.relative_compute == compute]
+        largest = max(cost.execution.micro_batch or work.batch_size for cost in quick)
+        found = plan.choose(budget, "best")
+        assert found is not None and found.peak_bytes <= budget  # noqa: PT018
+        assert (found.boundary, found.execution.stream_bottom) == (2, True)
+        assert found.relative_compute == compute
+        assert (found.execution.micro_batch or work.batch_size) == largest
+        seen.add(found.execution)
+    assert Execution(stream_bottom=True) in seen  # nothing saved but the weights
 
 
 def test_blocks_with_other_masks_are_not_alike() -> None:

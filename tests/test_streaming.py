@@ -129,6 +129,19 @@ def test_a_model_in_memory_can_be_streamed_later_and_back(tmp_path: Path) -> Non
     assert resident_bytes(model.module) == full
 
 
+def test_a_read_that_fails_for_lack_of_memory_leaves_the_model_whole(tmp_path: Path) -> None:
+    folder = folder_of("qwen2", tmp_path)
+    wanted = updated(loaded(folder), 2, PLAIN)
+    model = loaded(folder, stream=True)
+    weight = next(p for p in model.blocks[3].parameters() if p in model.on_disk)
+    reads = iter([lambda: torch.empty(2**58), model.on_disk[weight]])
+    model._away[weight] = lambda: next(reads)()  # once more than there is, then as it was
+    with pytest.raises(RuntimeError, match="allocate"):
+        model.keep(0)
+    model.keep(2)
+    assert torch.equal(updated(model, 2, STREAMED).difference, wanted.difference)
+
+
 def test_a_streamed_and_segmented_run_ends_in_the_plain_runs_adapter(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
@@ -151,6 +164,13 @@ def test_what_cannot_be_streamed_says_why(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(HoflError, match="is cut short"):
         updated(loaded(folder, stream=True), BLOCKS, STREAMED)
+    path.write_text("version https://git-lfs.github.com/spec/v1\nsize 12345\n")  # a pointer to it
+    with pytest.raises(HoflError, match="is not a safetensors file"):
+        loaded(folder)
+    path.unlink()
+    (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {}}')
+    with pytest.raises(HoflError, match="is not an index of safetensors files"):
+        loaded(folder)
 
 
 MEASURE = """

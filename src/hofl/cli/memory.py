@@ -108,7 +108,7 @@ def _demands(
 def _tiers(text: str, plan: "MemoryPlan") -> tuple[int, ...]:
     """Boundaries as given, or those that the planner chooses for budgets."""
     words = [word.strip() for word in text.split(",")]
-    if all(word.isdigit() for word in words):
+    if all(word.isdecimal() for word in words):
         return tuple(int(word) for word in words)
     budgets = [parse_bytes(word) for word in words]
     return tuple(plan.fitting(budget, "paper").boundary for budget in budgets)

@@ -104,6 +104,6 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 def _boundaries(text: str, blocks: int) -> list[int]:
     words = text.split(",")
-    if not all(word.strip().isdigit() and int(word) <= blocks for word in words):
+    if not all(word.strip().isdecimal() and int(word) <= blocks for word in words):
         raise HoflError(f"--boundaries {text!r}: write whole numbers from 0 to {blocks}.")
     return [int(word) for word in words]

@@ -64,7 +64,7 @@ def build_fleet(
     if fleet.boundaries and not fleet.planned:
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
     # What is free now is written down as an amount: a resumed run has the same devices.
-    amounts = [str(budget_bytes(b)) if b == FREE else b for b in fleet.budgets]
+    amounts = [str(budget_bytes(b, model.device)) if b == FREE else b for b in fleet.budgets]
     budgets = deal(amounts, fleet.clients, fleet_seed(config), "fleet.budgets")
     changes = _changes(fleet)
     facts: dict[str, Any] = {}

@@ -59,7 +59,7 @@ def stored_tensors(reference: str) -> dict[str, StoredTensor]:
         return _tensors_in(single)
     index = _local(reference, INDEX)
     if index is not None:
-        for shard in sorted(set(json.loads(index.read_text())["weight_map"].values())):
+        for shard in _shards(index):
             path = _local(reference, shard)
             if path is None:
                 raise HoflError(f"{shard} of {reference} is missing. Get the model again.")
@@ -72,11 +72,22 @@ def stored_name(name: str, prefix: str, stored: Mapping[str, Any]) -> str | None
     return next((n for n in (name, name.removeprefix(f"{prefix}.")) if n in stored), None)
 
 
+def _shards(index: Path) -> list[str]:
+    """The files that an index names."""
+    try:
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise HoflError(
+            f"cannot load model: {index} is not an index of safetensors files. Get the model again."
+        ) from None
+
+
 def _tensors_in(path: Path) -> dict[str, StoredTensor]:
     """A file's header: its length in 8 bytes, then name -> dtype, shape and place, as JSON."""
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
+            # In a file of another kind the length is any number; there is no more than the file.
+            length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         found = {

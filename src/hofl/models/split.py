@@ -108,7 +108,8 @@ class SplitModel:
                     parameter.data = parameter.new_empty(0)
                     self._away[parameter] = self.on_disk[parameter]
                 elif index >= start and parameter in self._away:
-                    parameter.data = self._away.pop(parameter)()
+                    parameter.data = self._away[parameter]()  # may fail for lack of memory
+                    del self._away[parameter]
 
     def computing(self, part: nn.Module) -> AbstractContextManager[None]:
         """Inside, the frozen weights of a part are in memory and in the compute dtype."""

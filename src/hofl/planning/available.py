@@ -13,9 +13,9 @@ FREE = "free"
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def budget_bytes(text: str) -> int:
+def budget_bytes(text: str, device: torch.device | None = None) -> int:
     """A budget as people write it: an amount, or ``free`` for what this machine has left."""
-    return available_bytes() if text.strip() == FREE else parse_bytes(text)
+    return available_bytes(device) if text.strip() == FREE else parse_bytes(text)
 
 
 def available_bytes(device: torch.device | None = None) -> int:

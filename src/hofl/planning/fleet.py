@@ -49,17 +49,17 @@ def heaviest_workload(
 ) -> Workload:
     """The largest step that a training set can ask for: examples of full length.
 
-    How many rows and slots an example takes is read off the longest of some of them.
+    Rows and slots are the most that any of some examples takes: the longest text need not be the
+    one with the longest answer.
     """
     some = range(0, len(train), max(1, len(train) // _LOOKED_AT))
-    longest = max(some, key=lambda index: train.encoded(index).length)
-    one = train.batch([longest])
-    rows, length = one.input_ids.shape
-    slots = -(-len(one.rows) // rows)  # of a row, rounded up
+    found = [train.encoded(index) for index in some]
+    slots = max(-(-sum(map(len, one.spans)) // len(one.spans)) for one in found)  # of a row
+    among_words = train.collate(found[:1]).goal.candidates is not None
     return Workload(
         rule=rule,
         batch_size=batch_size,
-        seq_len=max(length, max_length),
-        rows_per_example=rows,
-        answer_tokens=0 if one.goal.candidates is not None else slots,
+        seq_len=max(max_length, *(one.length for one in found)),
+        rows_per_example=max(len(one.spans) for one in found),
+        answer_tokens=0 if among_words else slots,
     )

@@ -74,14 +74,14 @@ class MemoryPlan:
     def _relaxed(self, chosen: Cost, budget: int, strategy: str) -> Cost:
         """The same boundary with longer segments (less compute), then larger micro-batches.
 
-        Only worth tracing at the boundary in question.
+        The longest is the whole (0). Only worth tracing at the boundary in question.
         """
         blocks, batch = self.model.num_blocks - chosen.boundary, self.workload.batch_size
         for name, most in (("checkpoint", blocks), ("micro_batch", batch)):
             if not getattr(chosen.execution, name):
                 continue
             sizes = [2**k for k in range(1, most.bit_length()) if 2**k < most]
-            larger = [replace(chosen.execution, **{name: size}) for size in sizes]
+            larger = [replace(chosen.execution, **{name: size}) for size in (*sizes, 0)]
             costs = [trace(self.model, self.workload, chosen.boundary, e) for e in larger]
             chosen = choose([], [chosen, *costs], budget, strategy) or chosen
         return chosen
