@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hofl.cli.plan_view import describe, plan_panels, show
+from hofl.cli.plan_view import describe, itemised, plan_panels, show
 from hofl.methods import method
 from hofl.planning.sizes import show_bytes
 from hofl.report.panels import write_panels
@@ -77,5 +77,6 @@ def plan(
     if plot is not None:
         console.print(f"figure: {plot}", highlight=False, soft_wrap=True)
     if limit is not None:
-        line = f"{show_bytes(limit)}: {describe(chosen or memory.fitting(limit, strategy))}"
-        console.print(line, highlight=False, soft_wrap=True)
+        fitting = chosen or memory.fitting(limit, strategy)
+        for line in (f"{show_bytes(limit)}: {describe(fitting)}", itemised(fitting)):
+            console.print(line, highlight=False, soft_wrap=True)

@@ -45,6 +45,12 @@ def describe(cost: "Cost") -> str:
     )
 
 
+def itemised(cost: "Cost") -> str:
+    """What a plan's peak is made of, in one line."""
+    parts = (f"{item} {show_bytes(size)}" for item, size in cost.items.items())
+    return f"at the peak: {', '.join(parts)}"
+
+
 def plan_panels(
     memory: "MemoryPlan", strategy: str, budget: int | None, chosen: "Cost | None"
 ) -> list[Panel]:

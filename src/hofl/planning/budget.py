@@ -45,12 +45,15 @@ def check_strategy(name: str) -> None:
     _strategy(name)
 
 
-def nothing_fits(plans: Iterable[Cost], budget: int) -> str:
+def nothing_fits(plans: Iterable[Cost], budget: int, strategy: str) -> str:
     """What to tell somebody whose budget is too small."""
     least = min(plans, key=lambda cost: cost.peak_bytes)
+    way = ", ".join(filter(None, [f"boundary {least.boundary}", least.execution.describe()]))
+    weighs_all, _ = _strategy(strategy)
+    other = "" if weighs_all else ", or stream the bottom (strategy best weighs that and more)"
     return (
         f"nothing fits {show_bytes(budget)}: the smallest needs {show_bytes(least.peak_bytes)} "
-        f"(boundary {least.boundary}). Lower the batch size or the length, or stream the bottom."
+        f"({way}). Lower the batch size or the length{other}."
     )
 
 

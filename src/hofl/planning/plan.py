@@ -60,7 +60,7 @@ class MemoryPlan:
         """What fits the budget best; an error that says what would."""
         chosen = self.choose(budget, strategy)
         if chosen is None:
-            raise HoflError(nothing_fits([*self.plain, *self.weighed(strategy)], budget))
+            raise HoflError(nothing_fits([*self.plain, *self.weighed(strategy)], budget, strategy))
         return chosen
 
     def choose(self, budget: int, strategy: str) -> Cost | None:
