@@ -38,9 +38,15 @@ class Canned:
     def __init__(self, answers: list[bytes | Failure]) -> None:
         self._answers = answers
 
+    def join(self) -> None:
+        """Everyone is there."""
+
     def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
         for _, answer in zip(plans, self._answers, strict=True):
             yield answer
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        return {}
 
     def close(self) -> None:
         pass
