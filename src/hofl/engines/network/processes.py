@@ -1,6 +1,7 @@
 """Child processes that are watched, restarted and never left behind."""
 
 import ctypes
+import ipaddress
 import os
 import signal
 import socket
@@ -205,5 +206,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address stays on this machine."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Whether an address stays on this machine; of names, only one is known to."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
