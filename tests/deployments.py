@@ -181,9 +181,10 @@ def _mentioning(text: str) -> list[str]:
         try:
             words = " ".join(one.cmdline())
             near = text in words or text in " ".join(one.environ().values())
+            near = near and one.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, OSError):
-            continue
-        if near and one.pid != os.getpid() and one.status() != psutil.STATUS_ZOMBIE:
+            continue  # it has just ended
+        if near and one.pid != os.getpid():
             found.append(words)
     return found
 
