@@ -132,13 +132,14 @@ class Deployment:
 
     def in_round(self, number: int, round_number: int) -> None:
         """Wait until a device is computing its plan of a round."""
+        what = f"device {number} in round {round_number}"
+        wait_until(lambda: self.computes(number, round_number), what)
+
+    def computes(self, number: int, round_number: int) -> bool:
+        """Whether a device has begun with its plan of a round."""
+        self.check()
         log = self.folder / f"home-{number}" / "worker.log"
-
-        def started() -> bool:
-            self.check()
-            return log.exists() and f"round {round_number}: boundary" in log.read_text()
-
-        wait_until(started, f"device {number} in round {round_number}")
+        return log.exists() and f"round {round_number}: boundary" in log.read_text()
 
     def finished(self) -> None:
         """Wait for the summary."""
@@ -180,9 +181,10 @@ def _mentioning(text: str) -> list[str]:
         try:
             words = " ".join(one.cmdline())
             near = text in words or text in " ".join(one.environ().values())
+            near = near and one.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, OSError):
-            continue
-        if near and one.pid != os.getpid() and one.status() != psutil.STATUS_ZOMBIE:
+            continue  # it has just ended
+        if near and one.pid != os.getpid():
             found.append(words)
     return found
 

@@ -126,6 +126,9 @@ def test_a_lost_round_is_run_again_with_the_same_cohort_and_bits(
     directory = RunDirectory.create(tmp_path / "lost", experiment.config)
     run_rounds(experiment, engine, directory, lambda *_: None)
     assert engine.draws == 3 + 3
+    rows = directory.metrics()
+    assert [len(row.get("lost", ())) for row in rows] == [0, 2, 1, 0], "they may have answered"
+    assert all(lost == row["cohort"] for row in rows for lost in row.get("lost", ()))
     assert adapter_bytes(directory.path) == adapter_bytes(expected.path)
 
 
@@ -157,6 +160,7 @@ def test_when_everyone_rests_everyone_is_asked(experiment: Experiment) -> None:
     everyone = experiment.present(0, {0: 1, 1: 2})
     assert everyone.without([0, 1]).clients.tolist() == [0, 1]
     assert everyone.without([0]).clients.tolist() == [1]
+    assert everyone.without([0], 2).clients.tolist() == [0, 1], "two answers are wanted"
 
 
 def test_costs_given_by_client_follow_the_clients_that_are_there(tiny_folder: Path) -> None:

@@ -20,6 +20,7 @@ from flower_workers import device, serving
 from hofl.engines.flower.records import content, parts
 from hofl.engines.in_process import InProcess
 from hofl.engines.network.engine import NetworkEngine
+from hofl.engines.network.link import Header, LinkLost
 from hofl.engines.network.registry import Registry
 from hofl.engines.rounds import Failure, one_round
 from hofl.experiment.build import Experiment, build
@@ -121,6 +122,21 @@ def a_failure(reply: Message) -> list[Message]:
     return [reply]
 
 
+def in_escapes(reply: Message) -> list[Message]:
+    reply.content = content({"failure": "\x1b[2J \ud800 \n"})
+    return [reply]
+
+
+def nested(reply: Message) -> list[Message]:
+    header, upload = parts(reply)
+    reply.content = content({**header, "more": [[]]}, upload)
+    return [reply]
+
+
+def unreadable(reply: Message) -> list[Message]:
+    raise KeyError("as Flower does over objects of another kind")
+
+
 def half(reply: Message) -> list[Message]:
     header, upload = parts(reply)
     reply.content = content(header, upload[: len(upload) // 2])
@@ -141,6 +157,9 @@ def nobody_asked(reply: Message) -> list[Message]:
         (from_a_stranger, "delivered by device '', not by client 1's"),
         (too_long, "bytes, and at most"),
         (a_failure, "no power"),
+        (in_escapes, r"\x1b[2J \ud800 \n"),
+        (nested, "malformed message: the header is nested"),
+        (unreadable, "unreadable: KeyError"),
         (half, "not a hofl message"),
         (nobody_asked, "no answer within 2 s"),
     ],
@@ -173,3 +192,23 @@ def test_what_is_wrong_with_one_answer_is_recorded_and_costs_that_answer_alone(
         assert row["answered"] == [0, 2]
         assert torch.equal(state.w, outcomes((1,)))
     assert not torch.equal(outcomes(()), outcomes((1,)))
+
+
+class Dead(LocalBridge):
+    """Connected again and again, and lost at every call."""
+
+    def call(self, header: Header, payload: bytes = b"") -> tuple[Header, bytes]:
+        raise LinkLost("gone")
+
+
+def test_a_connection_that_never_lasts_is_not_waited_for_without_end(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    engine = NetworkEngine(
+        build_server(quick(tiny_folder, server={"wait": 0.05})),
+        Dead(LocalGrid({})),  # type: ignore[arg-type]
+        NoServices(),
+        Registry(tmp_path / "devices.json"),
+    )
+    with pytest.raises(hofl.HoflError, match=r"no connection within 0\.05 s: gone"):
+        engine.join()

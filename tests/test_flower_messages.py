@@ -18,6 +18,7 @@ from hofl.engines.flower.records import content, parts
 from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.registry import Registry
 from hofl.engines.rounds import run_rounds
+from hofl.experiment.config import PrivacyConfig
 from hofl.experiment.remote import build_server
 from hofl.experiment.runs import RunDirectory, config_text
 from runs import adapter_bytes, quick
@@ -102,6 +103,9 @@ def test_a_device_insists_on_its_noise_and_hides_how_much_data_it_holds(
     said, upload = worker.answer({"kind": "plan"}, replace(plan, privacy=None).to_bytes())
     assert "noise 0" in said["failure"]
     assert upload == b""
+    open_to_all = experiment.config.model_copy(update={"privacy": PrivacyConfig()})
+    said, _ = worker.answer({"kind": "join"}, config_text(open_to_all).encode())
+    assert said["examples"] == 1, "a server that asks for no noise learns no more"
 
 
 def test_a_restarted_worker_knows_its_run_again(

@@ -152,6 +152,7 @@ TRICKS = [
     "/v1/fleet/register-node",
     "/v1/fleet/unregister-node",
     "/v1/fleet/",
+    "/v1/fleet/get-run%0a",
     "/v1/runtime/create-task",
     "/v1/runtime/acquire-task",
     "/docs",

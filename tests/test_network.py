@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("flwr")
@@ -90,10 +91,7 @@ def test_a_device_that_is_killed_is_left_out_and_taken_back(
         run.serve()
         for number, boundary in enumerate(BOUNDARIES):
             run.add(number, boundary)
-        run.in_round(2, 2)
-        before = run.family("device-2")
-        run.kill("device-2")
-        run.kill("device-1", "flower-supernode")
+        before = _hit_in_round_two(run)
         began = time.monotonic()
         wait_until(lambda: not any(map(running, before)), "the end of a killed device's processes")
         run.add(2, BOUNDARIES[2])
@@ -136,6 +134,17 @@ def test_ctrl_c_ends_everything_and_the_printed_command_goes_on_to_the_same_bits
 
 def nobody_left(run: Deployment) -> None:
     wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
+
+
+def _hit_in_round_two(run: Deployment) -> list[psutil.Process]:
+    """Kill -9 of device 2 and of device 1's SuperNode, each as soon as it computes."""
+    left, family = {1: "flower-supernode", 2: ""}, run.family("device-2")
+    while left:
+        found = wait_until(lambda: [n for n in left if run.computes(n, 2)], "round 2")
+        for number in found:
+            family = run.family("device-2") if number == 2 else family
+            run.kill(f"device-{number}", left.pop(number))
+    return family
 
 
 def _hit_an_app(run: Deployment) -> None:

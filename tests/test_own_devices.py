@@ -20,7 +20,7 @@ from hofl.experiment.build import Experiment, adapter_of, build
 from hofl.experiment.config import parse_config
 from hofl.experiment.fleet import memory_plan_of
 from hofl.experiment.remote import build_device, build_server
-from hofl.experiment.runs import RunDirectory
+from hofl.experiment.runs import RunDirectory, config_text
 from hofl.planning.own import OwnDevice
 from hofl.planning.plan import MemoryPlan
 from runs import adapter_bytes, quick
@@ -121,3 +121,23 @@ def test_a_device_without_enough_memory_says_so_in_one_line(experiment: Experime
     with pytest.raises(hofl.HoflError) as caught:
         side.own()
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_with_a_devices_files_is_told_in_its_log_alone(
+    config: hofl.ExperimentConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine.jsonl").write_text('"a secret"\n')
+    settings = WorkerSettings(
+        name="shop",
+        offer=str(tmp_path / "offer"),
+        data=str(tmp_path / "mine.jsonl"),
+        boundary=1,
+        device="cpu",
+        threads=1,
+    )
+    offer = config_text(build_server(config).config).encode()
+    said, upload = Worker(settings).answer({"kind": "join"}, offer)
+    assert "worker.log" in said["failure"]
+    assert "secret" not in str(said)
+    assert upload == b""
+    assert "secret" in caplog.text

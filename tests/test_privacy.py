@@ -177,14 +177,14 @@ def test_a_participation_releases_every_step_and_the_difference() -> None:
 def test_the_ledger_counts_who_was_asked() -> None:
     rows = [
         {"cohort": [0, 1, 2], "dropped": [1]},
-        {"cohort": [0, 3], "dropped": [], "repeats": [{"cohort": [0, 2]}]},
+        {"cohort": [0, 3], "dropped": [], "repeats": [{"cohort": [0, 2]}], "lost": [[3, 4]]},
     ]
     ledger = Ledger(2.0, 6, 1e-5, rows[:1])
     assert ledger.note(rows[1]) == {
-        str(i): epsilon(2.0, 6 * n, 1e-5) for i, n in ((0, 3), (2, 2), (3, 1))
+        str(i): epsilon(2.0, 6 * n, 1e-5) for i, n in ((0, 3), (2, 2), (3, 2), (4, 1))
     }
     summary = ledger.summary()
-    assert set(summary["clients"]) == {"0", "2", "3"}
+    assert set(summary["clients"]) == {"0", "2", "3", "4"}
     assert summary["largest"] == epsilon(2.0, 18, 1e-5)
 
 

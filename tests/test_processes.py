@@ -138,7 +138,10 @@ def test_frames_arrive_as_they_were_sent_and_a_broken_one_is_a_lost_link() -> No
 def test_addresses() -> None:
     assert split_address("[::1]:9092") == ("::1", 9092)
     assert is_loopback("127.0.0.2")
-    assert not is_loopback("10.0.0.1")
+    assert is_loopback("::1")
+    assert is_loopback("localhost")
+    for elsewhere in ("10.0.0.1", "::", "0.0.0.0", "127.example.org", "localhost.example.org"):
+        assert not is_loopback(elsewhere)
     for wrong in ("9092", "host:", ":1", "host:70000", "host:0", "host:x"):
         with pytest.raises(hofl.HoflError, match="HOST:PORT"):
             split_address(wrong)

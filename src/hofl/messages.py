@@ -225,9 +225,9 @@ class Upload:
             )
             upload = cls(**header, scalars=scalars, difference=difference, metrics=metrics)
         except (TypeError, KeyError) as error:
-            raise UploadRefused(f"malformed upload: {_printable(error)}") from None
+            raise UploadRefused(f"malformed upload: {printable(error)}") from None
         if tensors:
-            raise UploadRefused(f"malformed upload: unknown vector {_printable(min(tensors))}")
+            raise UploadRefused(f"malformed upload: unknown vector {printable(min(tensors))}")
         _check_types(upload)
         return upload
 
@@ -241,13 +241,13 @@ def _check_types(upload: Upload) -> None:
         for name in names:
             value = getattr(upload, name)
             if type(value) is not kind:  # True is no integer here
-                raise UploadRefused(f"{name} is {_printable(repr(value))}, not {word}")
+                raise UploadRefused(f"{name} is {printable(repr(value))}, not {word}")
     for name, value in vars(upload.metrics).items():
         if name == "loss" and value is None:
             continue
         # Comparing settles NaN, too, and integers too big for a float.
         if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
-            raise UploadRefused(f"{name} is {_printable(repr(value)):.40}, not a finite number")
+            raise UploadRefused(f"{name} is {printable(repr(value)):.40}, not a finite number")
         if name != "loss" and value < 0:
             raise UploadRefused(f"{name} is {value!r:.40}, which is negative")
 
@@ -266,16 +266,20 @@ def _unpack(kind: str, data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
         found = header.pop("kind"), header.pop("schema")
     except _UNREADABLE as error:
-        raise UploadRefused(f"not a hofl message: {_printable(error)}") from None
+        raise UploadRefused(f"not a hofl message: {printable(error)}") from None
     if found != (kind, SCHEMA) or type(found[1]) is not int:
-        shown = _printable(found)
+        shown = printable(found)
         raise UploadRefused(f"got message {shown}, expected {(kind, SCHEMA)}: update both sides.")
     return header, {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _printable(value: object) -> str:
-    """Text of something a stranger sent: short, and safe for any log."""
-    return str(value).encode("ascii", "backslashreplace").decode()[:200]
+def printable(value: object) -> str:
+    """Text of something a stranger sent: short, and safe for any log or terminal.
+
+    >>> printable("\\x1b[2Jno power\\n")
+    '\\\\x1b[2Jno power\\\\n'
+    """
+    return str(value).encode("unicode_escape").decode()[:200]
 
 
 def bottom_hash(w_bottom: Tensor) -> str:

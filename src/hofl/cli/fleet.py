@@ -37,10 +37,10 @@ def fleet(
 
     console, chosen = Console(), sized(hofl.read_config(config, changes), devices)
     budgets = [word.strip() for word in memory.split(",") if word.strip()]
+    sizes = f"--memory {','.join(budgets)} " if budgets else ""
+    hint = f"hofl fleet {config} --devices {devices} {sizes}--resume"
     with (
-        stoppable(
-            console, out, f"hofl fleet {config} --devices {devices} --resume", option="--out"
-        ),
+        stoppable(console, out, hint, option="--out"),
         RunDisplay(console, chosen.method.name) as display,
     ):
         result = rehearse(chosen, out, memory=budgets, resume=resume, observe=display)

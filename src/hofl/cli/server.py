@@ -52,7 +52,8 @@ def server(
     console, endpoint = Console(), Endpoint(address=address, tls=tls, nodes=nodes)
     chosen = None if config is None else hofl.read_config(config, changes)
     again = resume and (out / "config.toml").is_file()
-    hint = f"hofl server --address {address} --resume"
+    locks = "" if tls is None else f"--tls {tls} --nodes {nodes} "
+    hint = f"hofl server --address {address} {locks}--resume"
     with (
         stoppable(console, out, hint, option="--out"),
         RunDisplay(console, out.name if chosen is None else chosen.method.name) as display,

@@ -42,6 +42,9 @@ def attempt(client: LocalClient, plan: bytes) -> bytes | Failure:
 class RoundLost(Exception):
     """The engine lost its connection: nothing of the round counts, and it is run again."""
 
+    asked: Sequence[int] = ()
+    """Who may have answered all the same."""
+
 
 class Engine(Protocol):
     """Brings plans to clients and their answers back."""
@@ -138,20 +141,23 @@ def one_round(
     began, server = time.perf_counter(), experiment.config.server
     health = health or Health()
     repeats: list[dict[str, Any]] = []
-    lost = 0
+    lost: list[list[int]] = []
     while len(repeats) < server.attempts:
         try:
             w, tally = one_attempt(experiment, engine, state, observe, health, len(repeats))
         except RoundLost as loss:
-            lost += 1
-            if lost == LOSSES:
-                raise HoflError(f"round {state.round + 1} was lost {lost} times: {loss}.") from None
+            lost.append(list(loss.asked))
+            if len(lost) == LOSSES:
+                times = f"{state.round + 1} was lost {LOSSES} times"
+                raise HoflError(f"round {times}: {loss}.") from None
             observe("lost", {"round": state.round + 1, "reason": str(loss)})
             continue
         health.note(tally.answered, map(int, tally.refused))
         if not tally.refused or len(tally.answered) >= server.min_answers:
             row = tally.row(state.round + 1, time.perf_counter() - began)
-            return ServerState(w, state.round + 1), row | ({"repeats": repeats} if repeats else {})
+            more: dict[str, Any] = {"repeats": repeats, "lost": lost}
+            row |= {key: found for key, found in more.items() if found}
+            return ServerState(w, state.round + 1), row
         repeats.append(tally.attempt())
     client, reason = next(iter(repeats[-1]["refused"].items()))
     raise HoflError(
@@ -173,7 +179,7 @@ def one_attempt(
     began = time.perf_counter()
     t, own, resting = state.round, engine.join(), health.resting()
     everyone = experiment.present(t, own)
-    present = everyone.without(resting)
+    present = everyone.without(resting, experiment.config.server.min_answers)
     tally = RoundTally(experiment.cohort(t, present, attempt), own)
     tally.waited = time.perf_counter() - began
     if present is not everyone:
@@ -184,7 +190,11 @@ def one_attempt(
     answers = engine.gather(tally.sent(plan.to_bytes()) for plan in plans)
     updates = rebuilt_updates(experiment, plans, answers, tally, observe)
     total = AGGREGATIONS[experiment.method.aggregation](experiment.layout)
-    w = server_round(state.w, updates, total)
+    try:
+        w = server_round(state.w, updates, total)
+    except RoundLost as loss:
+        loss.asked = asked
+        raise
     tally.wire = engine.traffic()
     return w, tally
 

@@ -21,6 +21,7 @@ from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.remote import build_server
 from hofl.experiment.runs import RunDirectory
 from hofl.process import tune_allocator, use_threads
+from hofl.secure.gateway import nginx
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ class Endpoint:
             )
         if (self.tls is None) != (self.nodes is None):
             raise HoflError("--tls DIR and --nodes DIR belong together: devices prove their keys.")
+        if self.tls is not None:
+            nginx()  # without it, nothing is written
 
 
 Beside = Callable[[Experiment, RunDirectory], AbstractContextManager[None]]

@@ -31,10 +31,10 @@ class Present:
         cuts = [rule(b, reported, num_blocks) for b in reported]
         return cls(np.array(clients, dtype=np.int64), np.array(cuts, dtype=np.int64))
 
-    def without(self, resting: Collection[int]) -> "Present":
-        """Those who do not rest; everyone when nobody would be left."""
+    def without(self, resting: Collection[int], least: int = 1) -> "Present":
+        """Those who do not rest; everyone when fewer than ``least`` would be left."""
         kept = ~np.isin(self.clients, list(resting))
-        if not resting or not kept.any():
+        if not resting or kept.sum() < least:
             return self
         return Present(self.clients[kept], self.boundaries[kept])
 

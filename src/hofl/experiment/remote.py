@@ -109,7 +109,7 @@ def build_device(
     if boundary is None:
         method, adapter = build_method(config), adapter_of(config)
         costs = memory_plan_of(config, method, model.split, train, adapter)
-        own = OwnDevice(costs, config.fleet.strategy, own_budget(memory))
+        own = OwnDevice(costs, config.fleet.strategy, own_budget(memory, model.split.device))
     else:
         model.split.layout.cut(boundary)  # out of range is told now
         fixed = Device(boundary, execution_of(config))

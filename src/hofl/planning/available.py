@@ -32,8 +32,10 @@ def available_bytes(device: torch.device | None = None) -> int:
     return max(min(left), 1)
 
 
-def held_bytes() -> int:
-    """Resident bytes of this process, such as a model that is already loaded."""
+def held_bytes(device: torch.device | None = None) -> int:
+    """Bytes that this process already has there, such as a loaded model."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.memory_reserved(device)
     return sum(_field(Path("/proc/self/status"), "VmRSS"))
 
 
@@ -42,9 +44,20 @@ def _system() -> list[int]:
 
 
 def _control_group() -> list[int]:
+    """What this process's group and those around it leave; a service has one of its own."""
     try:
-        most = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
+        own = re.search(r"^0::/(.+)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    except OSError:
+        own = None
+    names = own[1].split("/") if own else []
+    folders = [_CGROUP.joinpath(*names[:depth]) for depth in range(len(names) + 1)]
+    return [left for folder in folders for left in _left_in(folder)]
+
+
+def _left_in(group: Path) -> list[int]:
+    try:
+        most = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
     except (OSError, ValueError):
         return []
     return [int(most) - used] if most.isdigit() else []

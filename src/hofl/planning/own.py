@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import torch
+
 from hofl.planning.available import available_bytes, held_bytes
 from hofl.planning.fleet import Device
 from hofl.planning.plan import MemoryPlan
@@ -14,13 +16,13 @@ GROWTH = 1.25
 from second to second, and every new boundary is a plan that the server has to make again."""
 
 
-def own_budget(text: str) -> Callable[[], int]:
+def own_budget(text: str, device: torch.device | None = None) -> Callable[[], int]:
     """Bytes that the device may use: a fixed amount, or with ``auto`` what is free now.
 
     What the process already holds, such as the loaded model, belongs to it.
     """
     if text == AUTO:
-        return lambda: available_bytes() + held_bytes()
+        return lambda: available_bytes(device) + held_bytes(device)
     amount = parse_bytes(text)
     return lambda: amount
 

@@ -70,9 +70,10 @@ http {{
         ssl_verify_client on;
         ssl_verify_depth 1;
 
-        location ~ ^/v1/fleet/({calls})$ {{
+        location ~ ^/v1/fleet/({calls})\\z {{
             limit_except POST {{ deny all; }}
-            # The normalised path that was matched above, never the one that was sent.
+            # The normalised path that was matched above, never the one that was sent. It is
+            # matched to its very end: before "$" there may be a line end.
             proxy_pass https://superlink$uri;
             proxy_http_version 1.1;
             proxy_set_header Connection "";

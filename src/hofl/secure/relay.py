@@ -69,7 +69,7 @@ class Relay:
                 f"cannot use the certificate of {files.name!r} in {files.folder}: {error}. "
                 "Make it with hofl certs."
             ) from None
-        self._host, self._number, self._port = host, int(number), port
+        self._host, self._number, self._port = host.strip("[]"), int(number), port
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)

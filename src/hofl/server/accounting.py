@@ -60,6 +60,7 @@ class Ledger:
         """Take in a round; epsilon so far of each device that was asked in it."""
         asked = [client for client in row["cohort"] if client not in row["dropped"]]
         repeated = [client for again in row.get("repeats", ()) for client in again["cohort"]]
+        repeated += [client for lost in row.get("lost", ()) for client in lost]
         self._asked.update([*asked, *repeated])
         return {str(client): self.spent(client) for client in sorted({*asked, *repeated})}
 

@@ -41,6 +41,9 @@ def parts(message: Message, most: int = LARGEST) -> tuple[dict[str, Any], bytes]
         header = json.loads(text)
         if not isinstance(header, dict):
             raise ValueError("the header is not an object")
+        if any(isinstance(value, dict | list) for value in header.values()):
+            # Nested as deep as this process can read, it might be too deep for the next one.
+            raise ValueError("the header is nested")
         if "payload" not in records.array_records:
             return header, b""
         array = records.array_records["payload"]["bytes"]

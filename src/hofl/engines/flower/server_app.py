@@ -13,6 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 from hofl.engines.flower.records import content, parts, wire_size
 from hofl.engines.network.link import LinkLost, connect, receive, send
 
+LONGEST_REASON = 300
+"""Characters of a device's own words that are passed on."""
+
 app = ServerApp()
 Reply = tuple[dict[str, Any], bytes]
 
@@ -54,13 +57,22 @@ def _push(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
 
 
 def _pull(grid: Grid, header: dict[str, Any], payload: bytes) -> Reply:
-    """The reply to one message, or nothing yet; errors are known by the message they answer."""
+    """The reply to one message, or nothing yet."""
+    try:
+        return _reply(grid, header)
+    except Exception as error:  # whatever a device may send costs its own answer, not the run
+        grid.get_nodes()  # raises when it is the SuperLink that cannot be reached
+        return {"state": "failed", "reason": f"unreadable: {type(error).__name__}"}, b""
+
+
+def _reply(grid: Grid, header: dict[str, Any]) -> Reply:
+    """Errors are known by the message they answer."""
     for message in grid.pull_messages([header["message"]]):
         if message.metadata.reply_to_message_id != header["message"]:
             continue
         if message.has_error():
             reason = f"Flower error {message.error.code}: {message.error.reason or 'no reason'}"
-            return {"state": "failed", "reason": reason}, b""
+            return {"state": "failed", "reason": reason[:LONGEST_REASON]}, b""
         size, node = wire_size(message), message.metadata.src_node_id
         try:
             answer, upload = parts(message, header["most"])

@@ -13,6 +13,8 @@ from hofl.errors import HoflError
 START_SECONDS = 120.0
 RESTARTS = 6
 """Restarts in a row that may fail before the loop is told."""
+REGISTER_AGAIN = 60.0
+"""Seconds until a key that could not be registered is tried again."""
 
 
 class FlowerServices:
@@ -49,6 +51,7 @@ class FlowerServices:
             environment,
         )
         self._registered: set[Path] = set()
+        self._later: dict[Path, float] = {}
         self._free()
         commands.write_connection(self._home, f"{self._local}:{port}", tls)
 
@@ -87,13 +90,18 @@ class FlowerServices:
         return self._link.alive()
 
     def admit(self) -> None:
-        """Register keys that were added to the folder."""
+        """Register keys that were added to the folder; one that is refused is tried again later."""
         if self._keys is None:
             return
         for key in commands.public_keys(self._keys):
-            if key not in self._registered:
+            if key in self._registered or self._later.get(key, 0.0) > time.monotonic():
+                continue
+            try:
                 commands.register(self._home, key)
                 self._registered.add(key)
+            except HoflError as error:
+                self._later[key] = time.monotonic() + REGISTER_AGAIN
+                self._notice(f"{key.name} cannot be registered: {error}")
 
     def traffic(self) -> dict[str, tuple[int, int]]:
         """Bytes of HTTP down and up since the last look, per device; known to the gateway alone."""

@@ -13,7 +13,7 @@ from hofl.engines.rounds import Failure, Observer, RoundLost
 from hofl.errors import HoflError, UploadRefused
 from hofl.experiment.build import Experiment
 from hofl.experiment.runs import config_text
-from hofl.messages import RoundPlan
+from hofl.messages import RoundPlan, printable
 from hofl.server.checks import check_sender
 
 PATIENCE = 180.0
@@ -102,7 +102,9 @@ class NetworkEngine:
                 self._services.healthy()
                 self._services.admit()
                 found = self._roster.refresh()
-            except LinkLost:
+            except LinkLost as loss:
+                if time.monotonic() - began > self._wait:
+                    raise HoflError(f"no connection within {self._wait:g} s: {loss}.") from None
                 continue
             missing, waited = self._expected - set(found), time.monotonic() - began
             if len(found) >= self._minimum and (not missing or waited > PATIENCE):
@@ -188,7 +190,7 @@ class NetworkEngine:
             return None
         self._traffic[str(plan.client)] |= {"upload": len(upload), "up": reply.get("bytes", 0)}
         if reply["state"] == "failed":
-            return Failure(reply["reason"])
+            return Failure(printable(reply["reason"]))
         node = reply["node"]
         try:
             check_sender(self._roster.name(node), plan, self._registry.devices())
@@ -197,7 +199,7 @@ class NetworkEngine:
         self._roster.revise(node, reply["header"])
         self._traffic[str(plan.client)]["seconds"] = _seconds(reply["header"])
         if "failure" in reply["header"]:
-            return Failure(str(reply["header"]["failure"])[:300])
+            return Failure(printable(reply["header"]["failure"]))
         return upload
 
 

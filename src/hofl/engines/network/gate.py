@@ -28,7 +28,7 @@ class Gate:
     def __init__(self, folder: Path, listen: str, superlink: int, tls: Path) -> None:
         nginx()
         host, self._port = split_address(listen)
-        self._local = "127.0.0.1" if host in ("0.0.0.0", "::", "*") else host
+        self._local = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)
         if answers(self._local, self._port):
             raise HoflError(f"{listen} is in use: choose another port with --address.")
         Gateway(listen=listen, superlink=superlink, tls=tls).write(folder)

@@ -1,6 +1,7 @@
 """Child processes that are watched, restarted and never left behind."""
 
 import ctypes
+import ipaddress
 import os
 import signal
 import socket
@@ -21,6 +22,8 @@ GRACE = 10.0
 LOOK_EVERY = 2.0
 """Seconds between two looks for what a process has started."""
 _PR_SET_PDEATHSIG = 1
+# Found here: between fork and exec, nothing may wait for a lock that another thread held.
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
 
 
 class Child:
@@ -115,10 +118,10 @@ class Child:
         # A shell starts background jobs with Ctrl-C ignored, children inherit that, and Flower's
         # processes interrupt themselves when their parent is gone.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if sys.platform.startswith("linux"):
+        if _PRCTL is not None:
             # When the parent is killed the kernel ends the child, and Flower's own processes
             # watch theirs.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, self._orphaned)
+            _PRCTL(_PR_SET_PDEATHSIG, self._orphaned)
 
 
 def running(process: psutil.Process) -> bool:
@@ -205,5 +208,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address stays on this machine."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Whether an address stays on this machine; of names, only one is known to."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

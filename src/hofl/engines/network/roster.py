@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hofl.engines.network.link import Header
+from hofl.messages import printable
 
 ASK_AGAIN = 30.0
 """Seconds after which a node that gave no usable answer is asked once more."""
@@ -97,7 +98,7 @@ class Roster:
                 device = self._checked(reply["header"], registered)
             except (ValueError, KeyError, TypeError) as error:
                 self._retry[node] = time.monotonic() + ASK_AGAIN
-                self._notice(f"node {node} cannot join: {error!s:.200}")
+                self._notice(f"node {node} cannot join: {printable(error)}")
                 continue
             # The latest node of a name is the device; dictionaries keep the order of insertion.
             self._devices.pop(node, None)
@@ -110,7 +111,7 @@ class Roster:
         name, boundary, examples = said["name"], said["boundary"], said["examples"]
         if said["layout"] != self._layout:
             raise ValueError(f"it trains other parameters ({said['layout']!s:.40})")
-        if not isinstance(name, str) or not 0 < len(name) <= 64:
+        if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
             raise ValueError(f"its name is {name!r:.80}")
         if registered and name != registered:
             raise ValueError(f"its key belongs to {registered!r}, it calls itself {name!r}")

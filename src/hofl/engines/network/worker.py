@@ -17,7 +17,7 @@ from hofl.engines.network.link import Header, LinkLost, listen, receive, send
 from hofl.engines.network.settings import WorkerSettings
 from hofl.engines.rounds import Failure, attempt
 from hofl.errors import HoflError
-from hofl.experiment.config import parse_config
+from hofl.experiment.config import ExperimentConfig, parse_config
 from hofl.experiment.remote import DeviceSide, build_device
 from hofl.messages import RoundPlan
 from hofl.process import tune_allocator, use_threads
@@ -54,8 +54,18 @@ class Worker:
             self._side = None  # free the old model before the new one comes
             config = parse_config(values)
             log.info("joining run %s with model %s", config.name, config.model.name)
-            settings = self._settings
-            self._side = build_device(
+            self._side = self._built(config)
+            # A device that insists on noise tells nothing more, whatever the server offers.
+            self._private = config.privacy.noise > 0 or self._settings.min_noise > 0
+            self._offer = digest
+            Path(self._settings.offer).write_bytes(offer)
+        return self._properties()
+
+    def _built(self, config: ExperimentConfig) -> DeviceSide:
+        """Model and data; what is wrong with own files may quote them, and stays in the log."""
+        settings = self._settings
+        try:
+            return build_device(
                 config,
                 data=Path(settings.data) if settings.data else None,
                 shard=settings.shard if settings.shard >= 0 else None,
@@ -63,9 +73,11 @@ class Worker:
                 boundary=settings.boundary if settings.boundary >= 0 else None,
                 device=settings.device,
             )
-            self._offer, self._private = digest, config.privacy.noise > 0
-            Path(settings.offer).write_bytes(offer)
-        return self._properties()
+        except (ValueError, LookupError, TypeError, RuntimeError, OSError) as error:
+            if not settings.data:
+                raise
+            log.warning("cannot load: %s", error)
+            raise HoflError("it cannot load the model or its data: its worker.log says") from None
 
     def _plan(self, plan_bytes: bytes) -> tuple[Header, bytes]:
         """Compute an upload; a plan that the memory does not allow is refused."""
@@ -88,7 +100,8 @@ class Worker:
             properties["seconds"] = round(time.perf_counter() - began, 3)
         if isinstance(found, Failure):
             log.warning("round %d failed: %s", plan.round + 1, found.reason)
-            return {**properties, "failure": found.reason}, b""
+            told = "it failed, and its worker.log says why" if self._private else found.reason
+            return {**properties, "failure": told}, b""
         return properties, found
 
     def _check_privacy(self, plan: RoundPlan) -> None:
