@@ -274,10 +274,10 @@ def _unpack(kind: str, data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def printable(value: object) -> str:
-    """Text of something a stranger sent: short, and safe for any log or terminal.
+    r"""Text of something a stranger sent: short, and safe for any log or terminal.
 
-    >>> printable("\\x1b[2Jno power\\n")
-    '\\\\x1b[2Jno power\\\\n'
+    >>> print(printable("\x1b[2Jno power"))
+    \x1b[2Jno power
     """
     return str(value).encode("unicode_escape").decode()[:200]
 
