@@ -60,6 +60,7 @@ http {{
     upstream superlink {{
         server 127.0.0.1:{superlink};
         keepalive 16;
+        keepalive_timeout 2s;  # the SuperLink hangs up after 5 s: a request must not meet that
     }}
     server {{
         listen {listen} ssl;
