@@ -20,7 +20,10 @@ TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
 
 
 class LocalGrid(Grid):
-    """Nodes are sockets of workers; a message is answered when it is pushed."""
+    """Nodes are sockets of workers; a message is answered when it is pushed.
+
+    Flower's grid is abstract: what the server app never calls ends in an error here.
+    """
 
     def __init__(self, sockets: dict[int, Path]) -> None:
         self.sockets = sockets

@@ -26,11 +26,7 @@ from network import (
     until,
 )
 
-pytestmark = [
-    pytest.mark.network,
-    NGINX,
-    pytest.mark.skipif(executable("flower-superlink") is None, reason="flwr is not installed"),
-]
+pytestmark = [pytest.mark.network, NGINX]
 BODY = 6 * 2**20
 
 
