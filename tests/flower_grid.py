@@ -10,7 +10,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hofl.engines.flower.client_app import app as client_app
 from hofl.engines.flower.server_app import perform
+from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.link import Header
+from hofl.engines.network.registry import Registry
+from hofl.experiment.build import Experiment
 
 SERVER = 1
 
@@ -101,3 +104,14 @@ class NoServices:
 
     def close(self) -> None:
         pass
+
+
+def local_engine(experiment: Experiment, bridge: LocalBridge, folder: Path) -> NetworkEngine:
+    """The network engine over a bridge of this process; ``folder`` keeps who is who."""
+    return NetworkEngine(
+        experiment,
+        bridge,  # type: ignore[arg-type]
+        NoServices(),
+        Registry(folder / "devices.json"),
+        pause=0.0,
+    )

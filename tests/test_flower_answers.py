@@ -15,13 +15,11 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 import hofl
-from flower_grid import LocalBridge, LocalGrid, NoServices
+from flower_grid import LocalBridge, LocalGrid, local_engine
 from flower_workers import device, serving
 from hofl.engines.flower.records import content, parts
 from hofl.engines.in_process import InProcess
-from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.link import Header, LinkLost
-from hofl.engines.network.registry import Registry
 from hofl.engines.rounds import Failure, one_round
 from hofl.experiment.build import Experiment, build
 from hofl.experiment.remote import build_server
@@ -175,13 +173,7 @@ def test_what_is_wrong_with_one_answer_is_recorded_and_costs_that_answer_alone(
 ) -> None:
     """Oracle: the round in one process, without that client when it is refused."""
     experiment = build_server(config)
-    engine = NetworkEngine(
-        experiment,
-        LocalBridge(Tampered(sockets, NODES[1], tamper)),  # type: ignore[arg-type]
-        NoServices(),
-        Registry(tmp_path / "devices.json"),
-        pause=0.01,
-    )
+    engine = local_engine(experiment, LocalBridge(Tampered(sockets, NODES[1], tamper)), tmp_path)
     state, row = one_round(experiment, engine, ServerState(experiment.start, 0), lambda *_: None)
     if reason is None:
         assert row["refused"] == {}
@@ -204,11 +196,8 @@ class Dead(LocalBridge):
 def test_a_connection_that_never_lasts_is_not_waited_for_without_end(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
-    engine = NetworkEngine(
-        build_server(quick(tiny_folder, server={"wait": 0.05})),
-        Dead(LocalGrid({})),  # type: ignore[arg-type]
-        NoServices(),
-        Registry(tmp_path / "devices.json"),
+    engine = local_engine(
+        build_server(quick(tiny_folder, server={"wait": 0.05})), Dead(LocalGrid({})), tmp_path
     )
     with pytest.raises(hofl.HoflError, match=r"no connection within 0\.05 s: gone"):
         engine.join()

@@ -12,10 +12,9 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 import hofl
-from flower_grid import LocalBridge, LocalGrid, NoServices
+from flower_grid import LocalBridge, LocalGrid, local_engine
 from flower_workers import device, serving
 from hofl.engines.flower.records import content, parts
-from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.registry import Registry
 from hofl.engines.rounds import run_rounds
 from hofl.experiment.config import PrivacyConfig
@@ -46,13 +45,7 @@ def test_a_run_over_flowers_messages_ends_in_the_same_bits(
         serving(sockets[12], device(tmp_path, 1, 2)),
         serving(sockets[77], device(tmp_path, 2, 3)),
     ):
-        engine = NetworkEngine(
-            experiment,
-            LocalBridge(LocalGrid(sockets)),  # type: ignore[arg-type]
-            NoServices(),
-            Registry(tmp_path / "devices.json"),
-            pause=0.0,
-        )
+        engine = local_engine(experiment, LocalBridge(LocalGrid(sockets)), tmp_path)
         run_rounds(experiment, engine, directory, lambda *_: None)
     assert adapter_bytes(directory.path) == expected
     for row in directory.metrics()[1:]:

@@ -9,10 +9,8 @@ import pytest
 pytest.importorskip("flwr")
 
 import hofl
-from flower_grid import LocalBridge, LocalGrid, NoServices
+from flower_grid import LocalBridge, LocalGrid, local_engine
 from flower_workers import serving
-from hofl.engines.network.engine import NetworkEngine
-from hofl.engines.network.registry import Registry
 from hofl.engines.network.settings import WorkerSettings
 from hofl.engines.network.worker import Worker
 from hofl.engines.rounds import run_rounds
@@ -75,13 +73,7 @@ def test_devices_with_a_file_each_train_what_one_process_trains_with_all_files(
                 threads=1,
             )
             stack.enter_context(serving(socket, Worker(settings)))
-        engine = NetworkEngine(
-            experiment,
-            LocalBridge(LocalGrid(sockets)),  # type: ignore[arg-type]
-            NoServices(),
-            Registry(tmp_path / "devices.json"),
-            pause=0.0,
-        )
+        engine = local_engine(experiment, LocalBridge(LocalGrid(sockets)), tmp_path)
         run_rounds(experiment, engine, directory, lambda *_: None)
     assert [row["refused"] for row in directory.metrics()] == [{}] * 3
     assert adapter_bytes(directory.path) == adapter_bytes(expected.path)
