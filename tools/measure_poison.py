@@ -70,17 +70,19 @@ class Poisoned(InProcess):
 def outcome(experiment: Experiment, devices: set[int], attack: Attack) -> str:
     """The final score of one run, and what was refused on the way."""
     engine = Poisoned(experiment.client, devices, attack, experiment.layout)
-    state, refused = ServerState(experiment.start, 0), 0
+    state, refused, drawn = ServerState(experiment.start, 0), 0, 0
     try:
         while state.round < experiment.config.rounds:
             state, row = one_round(experiment, engine, state, lambda *_: None)
             refused += len(row["refused"])
+            drawn += bool(devices & set(row["cohort"]))
     except HoflError as error:
         return f"stopped: {error}"[:60]
     scores = timed_evaluation(experiment, state, lambda *_: None)["eval"]
     name, value = headline(scores)
     note = f", {refused} refused" if refused else ""
-    return f"{name} {100 * value:.1f} %, loss {scores['loss']:.3g}{note}"
+    rounds = f"poison in {drawn} of {state.round} rounds"
+    return f"{name} {100 * value:.1f} %, loss {scores['loss']:.3g} ({rounds}{note})"
 
 
 def with_rule(config: ExperimentConfig, rule: str) -> ExperimentConfig:

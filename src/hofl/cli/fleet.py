@@ -25,7 +25,10 @@ def fleet(
     ] = None,
     devices: Annotated[int, typer.Option(min=1, help="How many devices.")] = 3,
     memory: Annotated[
-        str, typer.Option(help="Their budgets, such as 2GiB,4GiB; else the boundaries are used.")
+        str,
+        typer.Option(
+            help="Their budgets, such as 2GiB,4GiB; else those of CONFIG, or its boundaries."
+        ),
     ] = "",
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/fleet"),
     resume: Annotated[

@@ -3,19 +3,21 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from hofl.engines.launch import Result
 from hofl.engines.network.processes import GRACE, Child, free_port, stop_all, undisturbed
+from hofl.engines.network.settings import AUTO
 from hofl.engines.rounds import Observer
 from hofl.engines.serving import Endpoint, serve, serve_again
+from hofl.errors import HoflError
 from hofl.experiment.build import Experiment
 from hofl.experiment.config import ExperimentConfig
-from hofl.experiment.runs import RunDirectory
 from hofl.experiment.tasks import fleet_seed
+from hofl.planning.available import FREE
 from hofl.planning.sizes import parse_bytes
-from hofl.sampling.tiers import deal_tiers
+from hofl.sampling.tiers import deal, deal_tiers
 
 
 def sized(config: ExperimentConfig, devices: int) -> ExperimentConfig:
@@ -39,8 +41,8 @@ def rehearse(
     Args:
         config: as for a run on one machine.
         out: folder of the run.
-        memory: the devices' budgets, repeated as often as needed; without them they get the
-            configuration's boundaries.
+        memory: the devices' budgets, repeated as often as needed; without them, they get the
+            configuration's budgets or boundaries.
         resume: go on with the run in ``out`` if there is one.
         observe: told what happens.
     """
@@ -48,42 +50,54 @@ def rehearse(
         parse_bytes(amount)
     endpoint = Endpoint(address=f"127.0.0.1:{free_port()}")
 
-    @contextmanager
-    def devices(experiment: Experiment, directory: RunDirectory) -> Iterator[None]:
-        children = _devices(experiment, directory, endpoint.address, memory)
-        try:
-            for child in children:
-                child.start()
-            yield
-        finally:
-            with undisturbed():
-                stop_all(children)
+    def devices(experiment: Experiment) -> AbstractContextManager[None]:
+        return _running(_devices(experiment, out, endpoint.address, memory))
 
     if resume and (out / "config.toml").is_file():
         return serve_again(out, endpoint, observe, devices)
     return serve(config, out, endpoint, observe, devices)
 
 
-def _devices(
-    experiment: Experiment, directory: RunDirectory, server: str, memory: Sequence[str]
-) -> list[Child]:
-    config = experiment.config
-    fleet, blocks = config.fleet, experiment.layout.num_blocks
-    cuts = deal_tiers(fleet.boundaries, fleet.clients, blocks, fleet_seed(config), "boundaries")
-    children = []
-    for number in range(fleet.clients):
-        home = directory.path / "network" / f"device-{number}"
-        home.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", "hofl.cli.main", "device", "--server", server]
+@contextmanager
+def _running(children: Sequence[Child]) -> Iterator[None]:
+    try:
+        for child in children:
+            child.start()
+        yield
+    finally:
+        with undisturbed():
+            stop_all(children)
+
+
+def _devices(experiment: Experiment, out: Path, server: str, memory: Sequence[str]) -> list[Child]:
+    engine, children = experiment.config.engine, []
+    for number, size in enumerate(_sizes(experiment, memory)):
+        home = out / "network" / f"device-{number}"
+        words = [sys.executable, "-m", "hofl.cli.main", "device", "--server", server, *size]
         words += ["--shard", str(number), "--name", f"device-{number}", "--home", str(home)]
-        words += ["--threads", str(config.engine.threads), "--nice", "0"]
-        words += ["--device", config.engine.device]
-        if memory:
-            words += ["--memory", memory[number % len(memory)]]
-        else:
-            words += ["--boundary", str(cuts[number])]
+        words += ["--threads", str(engine.threads), "--nice", "0", "--device", engine.device]
         children.append(_child(number, words, home))
     return children
+
+
+def _sizes(experiment: Experiment, memory: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What each device is told of itself: a budget, to plan its own boundary with, or a boundary.
+
+    Budgets given here come first, in their order, then those of the configuration by tier.
+    """
+    config, blocks = experiment.config, experiment.layout.num_blocks
+    fleet, seed = config.fleet, fleet_seed(config)
+    if len(memory) > fleet.clients:
+        raise HoflError(f"--memory lists {len(memory)} budgets for {fleet.clients} devices.")
+    if memory:
+        for number in range(fleet.clients):
+            yield "--memory", memory[number % len(memory)]
+    elif fleet.budgets:
+        for budget in deal(fleet.budgets, fleet.clients, seed, "fleet.budgets"):
+            yield "--memory", AUTO if budget == FREE else budget
+    else:
+        for cut in deal_tiers(fleet.boundaries, fleet.clients, blocks, seed, "fleet.boundaries"):
+            yield "--boundary", str(cut)
 
 
 def _child(number: int, words: Sequence[str], home: Path) -> Child:

@@ -54,11 +54,14 @@ class Endpoint:
             nginx()  # without it, nothing is written
 
 
-Beside = Callable[[Experiment, RunDirectory], AbstractContextManager[None]]
-"""What runs as long as the server does, such as the devices of a rehearsal."""
+Beside = Callable[[Experiment], AbstractContextManager[None]]
+"""What runs as long as the server does, such as the devices of a rehearsal.
+
+It is made before the run's folder: what cannot work is refused with nothing written.
+"""
 
 
-def _alone(experiment: Experiment, directory: RunDirectory) -> AbstractContextManager[None]:
+def _alone(experiment: Experiment) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -75,8 +78,9 @@ def serve(
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise HoflError(f"{out} is not empty: choose another --out, or add --resume.")
         experiment = _prepared(config)
+        company = beside(experiment)
         directory = RunDirectory.create(out, experiment.config)
-        return _train(experiment, directory, endpoint, observe, beside)
+        return _train(experiment, directory, endpoint, observe, company)
 
 
 def serve_again(
@@ -92,7 +96,8 @@ def serve_again(
         finished = directory.summary()
         if finished is not None:
             return Result(directory.path, finished)
-        return _train(_prepared(directory.config()), directory, endpoint, observe, beside)
+        experiment = _prepared(directory.config())
+        return _train(experiment, directory, endpoint, observe, beside(experiment))
 
 
 def _prepared(config: ExperimentConfig) -> Experiment:
@@ -107,12 +112,12 @@ def _train(
     directory: RunDirectory,
     endpoint: Endpoint,
     observe: Observer,
-    beside: Beside,
+    company: AbstractContextManager[None],
 ) -> Result:
     with (
         directory.locked(),
         _engine(experiment, directory, endpoint, observe) as engine,
-        beside(experiment, directory),
+        company,
     ):
         return Result(directory.path, run_rounds(experiment, engine, directory, observe))
 

@@ -60,6 +60,7 @@ class Child:
     def start(self) -> None:
         """Start it; what an earlier one left behind is ended first."""
         self.stop()
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 list(self._command()),
