@@ -1,6 +1,6 @@
 """Flower's grid in one process: the real apps and messages, without any network."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.link import Header
 from hofl.engines.network.registry import Registry
 from hofl.experiment.build import Experiment
+from hofl.secure.signatures import Verify, trusting
 
 SERVER = 1
+Tamper = Callable[[Message], list[Message]]
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = (
     SERVER  # as Flower's processes do
@@ -71,6 +73,22 @@ class LocalGrid(Grid):
         return [self._replies.pop(one) for one in message_ids if one in self._replies]
 
 
+class Tampered(LocalGrid):
+    """Changes what one node answers to a plan."""
+
+    def __init__(self, sockets: Mapping[int, Path], node: int, tamper: Tamper) -> None:
+        super().__init__(dict(sockets))
+        self._node, self._tamper = node, tamper
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        found = []
+        for reply in super().pull_messages(message_ids):
+            hit = reply.metadata.src_node_id == self._node
+            plan = reply.metadata.message_type == "train"
+            found += self._tamper(reply) if hit and plan else [reply]
+        return found
+
+
 class LocalBridge:
     """What the loop sees of the server app, without a socket between them."""
 
@@ -106,12 +124,20 @@ class NoServices:
         pass
 
 
-def local_engine(experiment: Experiment, bridge: LocalBridge, folder: Path) -> NetworkEngine:
+def local_engine(
+    experiment: Experiment,
+    bridge: LocalBridge,
+    folder: Path,
+    verify: Verify = trusting,
+    say: Callable[[str], None] = lambda text: None,
+) -> NetworkEngine:
     """The network engine over a bridge of this process; ``folder`` keeps who is who."""
     return NetworkEngine(
         experiment,
         bridge,  # type: ignore[arg-type]
         NoServices(),
         Registry(folder / "devices.json"),
+        verify=verify,
+        observe=lambda event, facts: say(facts["text"]),
         pause=0.0,
     )

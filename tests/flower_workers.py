@@ -41,7 +41,9 @@ def serving(path: Path, worker: Any) -> Iterator[None]:
         server.close()
 
 
-def device(folder: Path, number: int, boundary: int, min_noise: float = 0.0) -> Worker:
+def device(
+    folder: Path, number: int, boundary: int, min_noise: float = 0.0, key: Path | None = None
+) -> Worker:
     return Worker(
         WorkerSettings(
             name=f"device-{number}",
@@ -51,5 +53,6 @@ def device(folder: Path, number: int, boundary: int, min_noise: float = 0.0) -> 
             device="cpu",
             threads=1,
             min_noise=min_noise,
+            key="" if key is None else str(key),
         )
     )

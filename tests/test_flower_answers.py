@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 import hofl
-from flower_grid import LocalBridge, LocalGrid, local_engine
+from flower_grid import LocalBridge, LocalGrid, Tamper, Tampered, local_engine
 from flower_workers import device, serving
 from hofl.engines.flower.records import content, parts
 from hofl.engines.in_process import InProcess
@@ -29,23 +29,6 @@ from runs import quick
 
 OWN = {0: 1, 1: 2, 2: 3}
 NODES = {0: 5, 1: 12, 2: 77}
-Tamper = Callable[[Message], list[Message]]
-
-
-class Tampered(LocalGrid):
-    """Changes what one node answers to a plan."""
-
-    def __init__(self, sockets: Mapping[int, Path], node: int, tamper: Tamper) -> None:
-        super().__init__(dict(sockets))
-        self._node, self._tamper = node, tamper
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found = []
-        for reply in super().pull_messages(message_ids):
-            hit = reply.metadata.src_node_id == self._node
-            plan = reply.metadata.message_type == "train"
-            found += self._tamper(reply) if hit and plan else [reply]
-        return found
 
 
 class Without(InProcess):

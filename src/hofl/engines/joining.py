@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +16,7 @@ from hofl.engines.network.settings import AUTO, WorkerSettings
 from hofl.errors import HoflError
 from hofl.planning.sizes import parse_bytes
 from hofl.secure.relay import DeviceFiles, Relay
+from hofl.secure.signatures import signer
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ class Identity:
         return self.own_key.name
 
     def check(self) -> None:
-        """Refuse to start without a key."""
+        """Refuse to start without a key that can sign."""
         if not self.own_key.is_file():
             raise HoflError(f"no file {self.own_key}: make device keys with hofl certs.")
+        signer(self.own_key)
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,10 @@ class Enrolment:
     def take_part(self) -> None:
         """Be a device until told to stop."""
         key = None if self.identity is None else self.identity.own_key
+        settings = replace(self.settings, key="" if key is None else str(key))
         with _way_in(self.server, self.identity) as (address, certificates):
             run_device(
-                self.settings,
+                settings,
                 lambda socket: commands.supernode(address, free_port(), socket, certificates, key),
                 commands.environment(self.home / "flower"),
                 self.home,

@@ -37,7 +37,8 @@ def _forwarded(kind: str, message: Message, context: Context) -> Message:
         header, payload = parts(message)
         until = time.monotonic() + message.metadata.ttl
         socket_path = Path(str(context.node_config["socket"]))
-        reply, answer = _ask(socket_path, {**header, "kind": kind}, payload, until)
+        asked = {**header, "kind": kind, "message": message.metadata.message_id}
+        reply, answer = _ask(socket_path, asked, payload, until)
         return Message(content(reply, answer), reply_to=message)
     except Exception as error:  # whatever it is, the server must hear of it
         reason = (str(error).strip().splitlines() or [""])[0]

@@ -14,6 +14,7 @@ from hofl.errors import HoflError, UploadRefused
 from hofl.experiment.build import Experiment
 from hofl.experiment.runs import config_text
 from hofl.messages import RoundPlan, printable
+from hofl.secure.signatures import Verify, trusting
 from hofl.server.checks import check_sender
 
 PATIENCE = 180.0
@@ -57,6 +58,7 @@ class NetworkEngine:
         services: keeps the transport running.
         registry: which device is which client.
         before: clients that were there before a resume, to be waited for.
+        verify: whether an answer is signed by its device.
         observe: told of devices that come and of what goes wrong.
         pause: seconds between two looks for an answer.
     """
@@ -69,13 +71,14 @@ class NetworkEngine:
         registry: Registry,
         *,
         before: Iterable[int] = (),
+        verify: Verify = trusting,
         observe: Observer = lambda event, facts: None,
         pause: float = 0.5,
     ) -> None:
         config, layout = experiment.config, experiment.layout
         self._bridge, self._services, self._registry = bridge, services, registry
         self._deadline, self._wait, self._pause = config.server.deadline, config.server.wait, pause
-        self._layout = layout
+        self._layout, self._verify = layout, verify
         self._say: Callable[[str], None] = lambda text: observe("device", {"text": text})
         self._roster = Roster(
             self._call,
@@ -83,6 +86,7 @@ class NetworkEngine:
             layout.digest,
             layout.num_blocks,
             self._say,
+            verify,
         )
         self._expected = registry.names(before)
         self._minimum = config.server.min_answers if self._expected else config.fleet.clients
@@ -192,14 +196,17 @@ class NetworkEngine:
         if reply["state"] == "failed":
             return Failure(printable(reply["reason"]))
         node = reply["node"]
+        said = reply["header"]
         try:
             check_sender(self._roster.name(node), plan, self._registry.devices())
+            self._verify(self._roster.name(node), message, said, upload)
         except UploadRefused as refusal:
-            return Failure(str(refusal))
-        self._roster.revise(node, reply["header"])
-        self._traffic[str(plan.client)]["seconds"] = _seconds(reply["header"])
-        if "failure" in reply["header"]:
-            return Failure(printable(reply["header"]["failure"]))
+            # A worker that is dead cannot sign; whoever says so in its place may give the reason.
+            return Failure(printable(said.get("failure", refusal)))
+        self._roster.revise(node, said)
+        self._traffic[str(plan.client)]["seconds"] = _seconds(said)
+        if "failure" in said:
+            return Failure(printable(said["failure"]))
         return upload
 
 

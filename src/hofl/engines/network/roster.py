@@ -7,6 +7,7 @@ from typing import Any
 
 from hofl.engines.network.link import Header
 from hofl.messages import printable
+from hofl.secure.signatures import Verify, trusting
 
 ASK_AGAIN = 30.0
 """Seconds after which a node that gave no usable answer is asked once more."""
@@ -37,9 +38,17 @@ class Device:
 class Roster:
     """Asks nodes that are new, and remembers what they said."""
 
-    def __init__(self, call: Call, offer: bytes, layout: str, blocks: int, notice: Notice) -> None:
+    def __init__(
+        self,
+        call: Call,
+        offer: bytes,
+        layout: str,
+        blocks: int,
+        notice: Notice,
+        verify: Verify = trusting,
+    ) -> None:
         self._call, self._offer, self._layout, self._blocks = call, offer, layout, blocks
-        self._notice = notice
+        self._notice, self._verify = notice, verify
         self.forget()
 
     def forget(self) -> None:
@@ -96,6 +105,7 @@ class Roster:
                 if reply["node"] != node:
                     raise ValueError("another node answered")
                 device = self._checked(reply["header"], registered)
+                self._verify(device.name, message, reply["header"], b"")
             except (ValueError, KeyError, TypeError) as error:
                 self._retry[node] = time.monotonic() + ASK_AGAIN
                 self._notice(f"node {node} cannot join: {printable(error)}")

@@ -23,6 +23,7 @@ class WorkerSettings:
         model: model to use in place of the one that the run names, or "".
         device: where to compute.
         threads: CPU threads, 0 for all.
+        key: private key that signs its answers, or "" where nobody has keys.
         min_noise: plans with a smaller noise multiplier (``privacy.noise``) are refused.
     """
 
@@ -36,6 +37,7 @@ class WorkerSettings:
     model: str = ""
     device: str = "auto"
     threads: int = 0
+    key: str = ""
     min_noise: float = 0.0
 
     def to_json(self) -> str:

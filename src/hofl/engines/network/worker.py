@@ -21,6 +21,7 @@ from hofl.experiment.config import ExperimentConfig, parse_config
 from hofl.experiment.remote import DeviceSide, build_device
 from hofl.messages import RoundPlan
 from hofl.process import tune_allocator, use_threads
+from hofl.secure.signatures import FIELD, signer
 
 log = logging.getLogger("hofl.device")
 
@@ -30,11 +31,18 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
+        self._sign = signer(Path(settings.key)) if settings.key else None
         self._offer, self._private = "", False
         self._side: DeviceSide | None = None
 
     def answer(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
-        """One request; whatever goes wrong is said, not raised."""
+        """One request, and its signed answer; whatever goes wrong is said, not raised."""
+        said, upload = self._answer(header, payload)
+        if self._sign is not None:
+            said = {**said, FIELD: self._sign(str(header.get("message")), said, upload)}
+        return said, upload
+
+    def _answer(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
         try:
             if header.get("kind") == "join":
                 return self._join(payload), b""
