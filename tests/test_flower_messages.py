@@ -46,8 +46,12 @@ def test_a_run_over_flowers_messages_ends_in_the_same_bits(
         serving(sockets[77], device(tmp_path, 2, 3)),
     ):
         engine = local_engine(experiment, LocalBridge(LocalGrid(sockets)), tmp_path)
-        run_rounds(experiment, engine, directory, lambda *_: None)
+        summary = run_rounds(experiment, engine, directory, lambda *_: None)
     assert adapter_bytes(directory.path) == expected
+    assert summary["wire"]["plan"] == summary["downlink_bytes"]
+    assert summary["wire"]["upload"] == summary["uplink_bytes"]
+    sent = sum(one["up"] for row in directory.metrics()[1:] for one in row["wire"].values())
+    assert summary["wire"]["up"] == sent
     for row in directory.metrics()[1:]:
         assert row["refused"] == {}
         assert row["present"] == {"0": 1, "1": 2, "2": 3}

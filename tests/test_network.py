@@ -3,6 +3,7 @@
 Started by ``make test-network``. Every process is ended by the test that started it.
 """
 
+import re
 import signal
 import time
 from collections.abc import Iterable
@@ -49,6 +50,7 @@ def test_a_rehearsal_ends_in_the_same_bits_as_one_process(
     out = tmp_path / "rehearsal"
     code, output = run_cli("fleet", str(source), "--out", str(out), timeout=500)
     assert code == 0, output
+    assert re.search(r"messages: .* down, .* up, \d+\.\d\d % more than plans and uploads", output)
     assert adapter_bytes(out) == adapter_bytes(expected.path)
     nobody_left(Deployment(config, tmp_path, 0))
 

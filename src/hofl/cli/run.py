@@ -10,7 +10,7 @@ from rich.console import Console
 
 import hofl
 from hofl.cli.progress import RunDisplay
-from hofl.cli.tables import summary_table
+from hofl.cli.tables import summary_table, wire_line
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig
 from hofl.sampling.audit import verdict
@@ -61,6 +61,8 @@ def shown_result(console: Console, result: "Result") -> None:
     console.print(summary_table([result.summary]))
     if "audit" in result.summary:  # runs finished by an earlier version have none
         console.print(verdict(result.summary["audit"]), highlight=False, soft_wrap=True)
+    if "wire" in result.summary:
+        console.print(wire_line(result.summary["wire"]), highlight=False, soft_wrap=True)
     console.print(f"adapter: {result.adapter}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,6 +1,7 @@
 """Tables of finished runs."""
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -38,3 +39,15 @@ def _range(sizes: Collection[int]) -> str:
     # One unit for both where they share it: 579.8 - 670.7 MiB.
     value, unit = least.split()
     return f"{value if most.endswith(unit) else least} - {most}"
+
+
+def wire_line(wire: Mapping[str, int]) -> str:
+    """What crossed the network, against what the algorithm wanted to send."""
+    count = Counter(wire)
+    own, sent = count["plan"] + count["upload"], count["down"] + count["up"]
+    more = f", {100 * (sent - own) / own:.2f} % more than plans and uploads" if own else ""
+    text = f"messages: {size(count['down'])} down, {size(count['up'])} up{more}"
+    if count["http_down"]:
+        down, up = size(count["http_down"]), size(count["http_up"])
+        text += f"; with polls and heartbeats {down} down, {up} up"
+    return text

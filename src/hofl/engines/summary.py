@@ -1,5 +1,6 @@
 """What the recorded rounds say of a whole run."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
     rows = run.metrics()
     trained = rows[1:]
     peaks = {b: peak for row in trained for b, peak in row["peak_by_boundary"].items()}
-    ledger = ledger_of(experiment, run)
+    ledger, wire = ledger_of(experiment, run), on_the_wire(trained)
     ratios = [row["zo_snr"] for row in trained if row["zo_snr"] is not None]
     return {
         "method": experiment.config.method.name,
@@ -44,7 +45,22 @@ def summarise(experiment: Experiment, run: RunDirectory) -> dict[str, Any]:
         "trainable": experiment.layout.size,
         "audit": audit(drawn_shares(experiment, trained)).summary(),
         "adapter": run.adapter.name,
-    } | ({} if ledger is None else {"epsilon": ledger.summary()})
+        **({"wire": wire} if wire else {}),
+        **({} if ledger is None else {"epsilon": ledger.summary()}),
+    }
+
+
+def on_the_wire(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Bytes of all rounds and devices, down and up; empty without a network.
+
+    ``plan`` and ``upload`` are the algorithm's own, ``down`` and ``up`` the messages around them,
+    ``http_down`` and ``http_up`` all that a gateway counted.
+    """
+    totals: Counter[str] = Counter()
+    for row in rows:
+        for one in row.get("wire", {}).values():
+            totals.update({name: int(size) for name, size in one.items() if name != "seconds"})
+    return dict(totals)
 
 
 def drawn_shares(
