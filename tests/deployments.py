@@ -118,17 +118,26 @@ class Deployment:
 
     def kill(self, name: str, pattern: str = "") -> int:
         """Kill -9 of a process, or of the one in its family whose command matches."""
+        found = self.pids(name, pattern)
+        if not found:
+            raise AssertionError(f"{name} has no process like {pattern!r}")
+        own = self.processes[name]
+        pid = own.pid if own.pid in found else min(found)
+        os.kill(pid, signal.SIGKILL)
+        if pid == own.pid:
+            own.wait()
+        return pid
+
+    def pids(self, name: str, pattern: str = "") -> set[int]:
+        """The processes of a family whose command matches."""
+        found = set()
         for one in self.family(name):
             try:
-                command = " ".join(one.cmdline())
-            except psutil.NoSuchProcess:
-                continue
-            if re.search(pattern, command):
-                one.send_signal(signal.SIGKILL)
-                if one.pid == self.processes[name].pid:
-                    self.processes[name].wait()
-                return one.pid
-        raise AssertionError(f"{name} has no process like {pattern!r}")
+                if re.search(pattern, " ".join(one.cmdline())):
+                    found.add(one.pid)
+            except psutil.Error:
+                continue  # it has just ended
+        return found
 
     def in_round(self, number: int, round_number: int) -> None:
         """Wait until a device is computing its plan of a round."""

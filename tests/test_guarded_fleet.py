@@ -2,6 +2,7 @@
 
 import http.client
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ import pytest
 pytest.importorskip("flwr")
 
 import hofl
-from deployments import Deployment, wait_until
-from hofl.engines.network.processes import free_port
+from deployments import Deployment, note, wait_until
+from hofl.engines.network.processes import answers, free_port, running
 from hofl.secure.certificates import make_certificates
 from hofl.secure.relay import DeviceFiles
 from network import NGINX
 from runs import adapter_bytes, quick
 
+MASTER = "nginx: master|nginx -p"
 pytestmark = [pytest.mark.network, NGINX]
 
 
@@ -34,7 +36,8 @@ def test_a_fleet_with_certificates_trains_through_the_gateway_to_the_same_bits(
 ) -> None:
     """Two devices train; a third has a certificate, but its key was taken off the list.
 
-    The gateway is killed in round 2 and comes back; no answer is lost.
+    The gateway is killed in round 2 and comes back; no answer is lost. A device is killed in round
+    3 with all its processes, and started again: the round is repeated when it is let in.
     """
     fleet = {"clients": 2, "cohort": 2, "boundaries": [1, 2]}
     config = quick(
@@ -42,7 +45,7 @@ def test_a_fleet_with_certificates_trains_through_the_gateway_to_the_same_bits(
         fleet=fleet,
         rounds=3,
         method={"local_steps": 40},
-        server={"deadline": 240.0, "attempts": 1},
+        server={"deadline": 240.0, "attempts": 3, "min_answers": 2},
     )
     expected = hofl.run(config, tmp_path / "in-process")
     tls = tmp_path / "fleet"
@@ -57,12 +60,19 @@ def test_a_fleet_with_certificates_trains_through_the_gateway_to_the_same_bits(
         assert status(run.port, files, "/v1/control/start-run") == 403
         assert status(run.port, files, "/v1/fleet/get-run") == 401
         run.in_round(1, 2)
-        run.kill("server", "nginx: master|nginx -p")
+        killed, began = run.kill("server", MASTER), time.monotonic()
+        wait_until(lambda: run.pids("server", MASTER) - {killed}, "another gateway")
+        wait_until(lambda: answers("127.0.0.1", run.port), "the gateway")
+        told = "restarted; no answer is lost, no bit changed"
+        note("gateway (nginx)", told, time.monotonic() - began)
+        _start_again(run, 1, 3)
         run.finished()
         assert run.addresses() <= {"127.0.0.1"}
         rows = run.rows()
         assert [row["answered"] for row in rows[1:]] == [[0, 1]] * 3
         assert all(row["refused"] == {} for row in rows)
+        assert [len(row.get("repeats", ())) for row in rows[1:]] == [0, 0, 1]
+        assert list(rows[3]["repeats"][0]["refused"]) == ["1"]
         for one in (one for row in rows[1:] for one in row["wire"].values()):
             # Plans and uploads are inside Flower's messages, and these inside HTTP.
             assert one["plan"] < one["down"] < one["http_down"]
@@ -73,6 +83,19 @@ def test_a_fleet_with_certificates_trains_through_the_gateway_to_the_same_bits(
         assert '"CN=device-2" 412' in access, "let through by nginx, refused by the SuperLink"
         assert '"CN=device-2" 200' not in access
     wait_until(lambda: not run.leftovers(), f"the end of {run.leftovers()}", 30)
+
+
+def _start_again(run: Deployment, number: int, round_number: int) -> None:
+    """Kill -9 of a device with all its processes in a round, the last one, and wait for its end."""
+    run.in_round(number, round_number)
+    before = run.family(f"device-{number}")
+    run.kill(f"device-{number}")
+    began = time.monotonic()
+    wait_until(lambda: not any(map(running, before)), "the end of a killed device's processes")
+    run.add(number, number + 1)
+    wait_until(lambda: len(run.rows()) > round_number, "the repeated round")
+    told = "with `min_answers` of all: let in again, the round is repeated, no bit changed"
+    note("device with a key, all its processes", told, time.monotonic() - began)
 
 
 def test_without_nginx_a_server_outside_loopback_does_not_start(

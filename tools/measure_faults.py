@@ -2,7 +2,7 @@
 
 Run: python tools/measure_faults.py
 
-Runs the tests of tests/test_network.py (real servers and devices on 127.0.0.1; kill -9 at stated
+Runs the tests named below (real servers and devices on 127.0.0.1; kill -9 at stated
 places), which also check that nothing wrong was averaged, and prints their table in Markdown.
 """
 
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+TESTS = ("tests/test_network.py", "tests/test_guarded_fleet.py")
 
 
 def table(lines: list[str]) -> str:
@@ -31,7 +32,7 @@ def main() -> int:
         notes = Path(folder) / "faults"
         notes.touch()
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-m", "network", "tests/test_network.py"],
+            [sys.executable, "-m", "pytest", "-m", "network", *TESTS],
             cwd=ROOT,
             env={**os.environ, "HOFL_FAULTS": str(notes)},
             check=False,
