@@ -14,7 +14,7 @@ from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.link import Header
 from hofl.engines.network.registry import Registry
 from hofl.experiment.build import Experiment
-from hofl.secure.signatures import Verify, trusting
+from hofl.secure.signatures import KeyRing
 
 SERVER = 1
 Tamper = Callable[[Message], list[Message]]
@@ -128,7 +128,7 @@ def local_engine(
     experiment: Experiment,
     bridge: LocalBridge,
     folder: Path,
-    verify: Verify = trusting,
+    keys: KeyRing | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> NetworkEngine:
     """The network engine over a bridge of this process; ``folder`` keeps who is who."""
@@ -137,7 +137,7 @@ def local_engine(
         bridge,  # type: ignore[arg-type]
         NoServices(),
         Registry(folder / "devices.json"),
-        verify=verify,
+        keys=keys,
         observe=lambda event, facts: say(facts["text"]),
         pause=0.0,
     )

@@ -5,12 +5,12 @@ everything but the other's private key: its node, its message, its plan.
 """
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ from hofl.experiment.remote import build_server
 from hofl.experiment.runs import ServerState
 from hofl.messages import Upload
 from hofl.secure.certificates import make_certificates
-from hofl.secure.signatures import FIELD, Verify, signer, statement, trusting, verifier
+from hofl.secure.signatures import FIELD, KeyRing, signer, statement
 from runs import quick
 
 NODES = {0: 5, 1: 12}
@@ -53,7 +53,7 @@ def test_openssl_takes_the_signature_for_one_of_the_devices_certificate(
     tls: Path, tmp_path: Path
 ) -> None:
     """Another implementation, and the key in its other encoding."""
-    openssl = which("openssl")
+    openssl = shutil.which("openssl")
     assert openssl, "OpenSSL's command is part of every system that has certificates"
     own = tls / "devices" / "device-0" / "device-0.crt"
     words = [openssl, "x509", "-in", str(own), "-pubkey", "-noout"]
@@ -75,8 +75,8 @@ def test_a_signature_fits_nothing_else(tls: Path, changed: str, text: str, data:
     said: dict[str, Any] = dict(HEADER)
     said[FIELD] = signer(key_of(tls, 0))("message", said, b"payload")
     said = json.loads(json.dumps(said))  # as it comes over the wire
-    verify = verifier(tls / "keys")
-    verify("device-0", "message", said, b"payload")
+    keys = KeyRing(tls / "keys")
+    keys.check("device-0", "message", said, b"payload")
     given = {"name": "device-0", "message": "message", "header": said, "payload": b"payload"}
     other = {
         "name": {"name": "device-1"},
@@ -89,7 +89,7 @@ def test_a_signature_fits_nothing_else(tls: Path, changed: str, text: str, data:
         },
     }[changed]
     with pytest.raises(hofl.UploadRefused, match="not signed by the key of"):
-        verify(*{**given, **other}.values())
+        keys.check(*{**given, **other}.values())
 
 
 def test_parts_cannot_be_moved_from_one_field_to_the_next() -> None:
@@ -115,10 +115,10 @@ def sockets(tls: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 
 
 def round_with(
-    config: hofl.ExperimentConfig, grid: LocalGrid, folder: Path, verify: Verify
+    config: hofl.ExperimentConfig, grid: LocalGrid, folder: Path, keys: KeyRing
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     experiment = build_server(config)
-    engine = local_engine(experiment, LocalBridge(grid), folder, verify)
+    engine = local_engine(experiment, LocalBridge(grid), folder, keys)
     state, row = one_round(experiment, engine, ServerState(experiment.start, 0), lambda *_: None)
     return state.w, row
 
@@ -146,16 +146,16 @@ def test_one_device_cannot_answer_for_another(
 ) -> None:
     """The forgery passes every other check: without keys it would be taken."""
     honest, row = round_with(
-        config, Tampered(sockets, NODES[0], same), tmp_path, verifier(tls / "keys")
+        config, Tampered(sockets, NODES[0], same), tmp_path, KeyRing(tls / "keys")
     )
     assert row["refused"] == {}
     attack = Tampered(sockets, NODES[0], forged_by(key_of(tls, 1)))
-    taken, row = round_with(config, attack, tmp_path, trusting)
+    taken, row = round_with(config, attack, tmp_path, KeyRing())
     assert row["refused"] == {}
     assert not torch.equal(taken, honest)
-    w, row = round_with(config, attack, tmp_path, verifier(tls / "keys"))
+    w, row = round_with(config, attack, tmp_path, KeyRing(tls / "keys"))
     assert row["refused"] == {"0": "the answer is not signed by the key of 'device-0'"}
-    silent, _ = round_with(config, Tampered(sockets, NODES[0], unsigned), tmp_path, trusting)
+    silent, _ = round_with(config, Tampered(sockets, NODES[0], unsigned), tmp_path, KeyRing())
     assert torch.equal(w, silent)
 
 
@@ -169,7 +169,7 @@ def test_a_dead_workers_failure_is_told_though_nobody_could_sign_it(
     config: hofl.ExperimentConfig, sockets: dict[int, Path], tls: Path, tmp_path: Path
 ) -> None:
     grid = Tampered(sockets, NODES[0], unsigned)
-    _, row = round_with(config, grid, tmp_path, verifier(tls / "keys"))
+    _, row = round_with(config, grid, tmp_path, KeyRing(tls / "keys"))
     assert row["refused"] == {"0": "the worker died 3 times over this message"}
 
 
@@ -180,11 +180,24 @@ def test_a_device_whose_key_was_taken_off_the_list_does_not_join(
     keys.mkdir()
     (keys / "device-0.pub").write_bytes((tls / "keys" / "device-0.pub").read_bytes())
     engine = local_engine(
-        build_server(config), LocalBridge(LocalGrid(sockets)), tmp_path, verifier(keys), said.append
+        build_server(config), LocalBridge(LocalGrid(sockets)), tmp_path, KeyRing(keys), said.append
     )
     with pytest.raises(hofl.HoflError, match="1 of 2 devices came"):
         engine.join()
     assert any("no usable key of 'device-1' is registered" in text for text in said), said
+
+
+def test_a_device_whose_key_is_deleted_later_is_drawn_no_more(
+    config: hofl.ExperimentConfig, sockets: dict[int, Path], tls: Path, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    shutil.copytree(tls / "keys", keys)
+    engine = local_engine(
+        build_server(config), LocalBridge(LocalGrid(sockets)), tmp_path, KeyRing(keys)
+    )
+    assert set(engine.join()) == {0, 1}
+    (keys / "device-0.pub").unlink()
+    assert set(engine.join()) == {1}
 
 
 def test_keys_that_cannot_sign_are_refused_in_one_line(tls: Path, tmp_path: Path) -> None:

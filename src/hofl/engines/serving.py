@@ -22,7 +22,7 @@ from hofl.experiment.remote import build_server
 from hofl.experiment.runs import RunDirectory
 from hofl.process import tune_allocator, use_threads
 from hofl.secure.gateway import nginx
-from hofl.secure.signatures import trusting, verifier
+from hofl.secure.signatures import KeyRing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def _engine(
             services,
             Registry(folder / "devices.json"),
             before=_last_present(directory),
-            verify=trusting if endpoint.nodes is None else verifier(endpoint.nodes),
+            keys=KeyRing(endpoint.nodes),
             observe=observe,
         )
         try:

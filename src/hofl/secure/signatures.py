@@ -29,8 +29,6 @@ _PURPOSE = b"hofl answer 1"
 Header = Mapping[str, Any]
 Sign = Callable[[str, Header, bytes], str]
 """Message, header, payload -> signature."""
-Verify = Callable[[str, str, Header, bytes], None]
-"""Name, message, header, payload; raises :class:`UploadRefused`."""
 
 
 def statement(message: str, header: Header, payload: bytes) -> bytes:
@@ -56,13 +54,26 @@ def signer(key: Path) -> Sign:
     return sign
 
 
-def verifier(keys: Path) -> Verify:
-    """Checks against the folder of public keys, as it is now: who is taken out of it is out."""
+class KeyRing:
+    """The devices' public keys, ``NAME.pub`` in a folder, as it is now: who is taken out is out.
 
-    def verify(name: str, message: str, header: Header, payload: bytes) -> None:
+    Args:
+        folder: None on loopback, where nobody has a key and everybody is taken at their word.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def knows(self, name: str) -> bool:
+        """Whether a device may take part."""
+        return self._folder is None or name in self._files(self._folder)
+
+    def check(self, name: str, message: str, header: Header, payload: bytes) -> None:
+        """Raise :class:`UploadRefused` unless the device of this name signed this answer."""
+        if self._folder is None:
+            return
         try:
-            path = {one.stem: one for one in keys.glob("*.pub")}[name]
-            public = serialization.load_ssh_public_key(path.read_bytes())
+            public = serialization.load_ssh_public_key(self._files(self._folder)[name].read_bytes())
         except (OSError, LookupError, ValueError):
             raise UploadRefused(f"no usable key of {name!r} is registered") from None
         said = header.get(FIELD)
@@ -73,8 +84,6 @@ def verifier(keys: Path) -> Verify:
         except (InvalidSignature, ValueError):
             raise UploadRefused(f"the answer is not signed by the key of {name!r}") from None
 
-    return verify
-
-
-def trusting(name: str, message: str, header: Header, payload: bytes) -> None:
-    """Without keys, on loopback, nobody signs and nothing is checked."""
+    @staticmethod
+    def _files(folder: Path) -> dict[str, Path]:
+        return {path.stem: path for path in folder.glob("*.pub")}

@@ -14,7 +14,7 @@ from hofl.errors import HoflError, UploadRefused
 from hofl.experiment.build import Experiment
 from hofl.experiment.runs import config_text
 from hofl.messages import RoundPlan, printable
-from hofl.secure.signatures import Verify, trusting
+from hofl.secure.signatures import KeyRing
 from hofl.server.checks import check_sender
 
 PATIENCE = 180.0
@@ -58,7 +58,7 @@ class NetworkEngine:
         services: keeps the transport running.
         registry: which device is which client.
         before: clients that were there before a resume, to be waited for.
-        verify: whether an answer is signed by its device.
+        keys: of the devices that may take part; an answer counts only with its signature.
         observe: told of devices that come and of what goes wrong.
         pause: seconds between two looks for an answer.
     """
@@ -71,14 +71,14 @@ class NetworkEngine:
         registry: Registry,
         *,
         before: Iterable[int] = (),
-        verify: Verify = trusting,
+        keys: KeyRing | None = None,
         observe: Observer = lambda event, facts: None,
         pause: float = 0.5,
     ) -> None:
         config, layout = experiment.config, experiment.layout
         self._bridge, self._services, self._registry = bridge, services, registry
         self._deadline, self._wait, self._pause = config.server.deadline, config.server.wait, pause
-        self._layout, self._verify = layout, verify
+        self._layout, self._keys = layout, keys or KeyRing()
         self._say: Callable[[str], None] = lambda text: observe("device", {"text": text})
         self._roster = Roster(
             self._call,
@@ -86,7 +86,7 @@ class NetworkEngine:
             layout.digest,
             layout.num_blocks,
             self._say,
-            verify,
+            self._keys,
         )
         self._expected = registry.names(before)
         self._minimum = config.server.min_answers if self._expected else config.fleet.clients
@@ -199,7 +199,7 @@ class NetworkEngine:
         said = reply["header"]
         try:
             check_sender(self._roster.name(node), plan, self._registry.devices())
-            self._verify(self._roster.name(node), message, said, upload)
+            self._keys.check(self._roster.name(node), message, said, upload)
         except UploadRefused as refusal:
             # A worker that is dead cannot sign; whoever says so in its place may give the reason.
             return Failure(printable(said.get("failure", refusal)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hofl.engines.network.link import Header
 from hofl.messages import printable
-from hofl.secure.signatures import Verify, trusting
+from hofl.secure.signatures import KeyRing
 
 ASK_AGAIN = 30.0
 """Seconds after which a node that gave no usable answer is asked once more."""
@@ -45,10 +45,10 @@ class Roster:
         layout: str,
         blocks: int,
         notice: Notice,
-        verify: Verify = trusting,
+        keys: KeyRing,
     ) -> None:
         self._call, self._offer, self._layout, self._blocks = call, offer, layout, blocks
-        self._notice, self._verify = notice, verify
+        self._notice, self._keys = notice, keys
         self.forget()
 
     def forget(self) -> None:
@@ -67,7 +67,8 @@ class Roster:
             if node not in self._devices and node not in waiting and due:
                 self._ask(node, registered)
         # A restarted node without a key has a new id; the old one stays listed for a minute.
-        return {self._devices[node].name: node for node in self._devices if node in online}
+        found = {self._devices[node].name: node for node in self._devices if node in online}
+        return {name: node for name, node in found.items() if self._keys.knows(name)}
 
     def device(self, node: int) -> Device:
         """What a node said it is."""
@@ -105,7 +106,7 @@ class Roster:
                 if reply["node"] != node:
                     raise ValueError("another node answered")
                 device = self._checked(reply["header"], registered)
-                self._verify(device.name, message, reply["header"], b"")
+                self._keys.check(device.name, message, reply["header"], b"")
             except (ValueError, KeyError, TypeError) as error:
                 self._retry[node] = time.monotonic() + ASK_AGAIN
                 self._notice(f"node {node} cannot join: {printable(error)}")
