@@ -150,14 +150,14 @@ class Deployment:
         log = self.folder / f"home-{number}" / "worker.log"
         return log.exists() and f"round {round_number}: boundary" in log.read_text()
 
-    def finished(self) -> None:
+    def finished(self, seconds: float = PATIENCE) -> None:
         """Wait for the summary."""
 
         def done() -> bool:
             self.check()
             return (self.run / "summary.json").exists()
 
-        wait_until(done, "the end of the run")
+        wait_until(done, "the end of the run", seconds)
         self.processes["server"].wait(60)
 
     def check(self) -> None:

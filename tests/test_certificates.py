@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.errors import HoflError
 from hofl.secure.certificates import make_certificates
 from hofl.secure.gateway import Gateway

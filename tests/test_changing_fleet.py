@@ -177,5 +177,26 @@ def test_costs_given_by_client_follow_the_clients_that_are_there(tiny_folder: Pa
     )
     present = whole.present(0, {1: 2, 2: 2, 4: 2, 5: 2})
     assert np.array_equal(whole.marginals(0, present), part.marginals(0))
-    with pytest.raises(hofl.HoflError, match="no cost for client 6"):
-        whole.marginals(0, whole.present(0, {0: 1, 6: 1}))
+
+
+def test_a_late_device_without_a_cost_counts_with_the_mean_and_ends_nothing(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Oracle: the same fleet with 4 written down, the mean of the others' costs."""
+    costs = (5.0, 1.0, 4.0, 2.0, 3.0, 9.0)
+    options = {"policy": "water-filling", "weight": 30.0, "floor": 0.1, "local_steps": 1}
+    config = quick(tiny_folder, rounds=4, fleet={"cohort": 2}, method={**options, "costs": costs})
+    longer = quick(
+        tiny_folder, fleet={"clients": 7, "cohort": 2}, method={**options, "costs": (*costs, 4.0)}
+    )
+    experiment, known = build(config), build(longer)
+    own = {0: 1, 1: 2, 5: 3, 6: 2}
+    p = experiment.marginals(0, experiment.present(0, own))
+    assert np.array_equal(p, known.marginals(0, known.present(0, own)))
+    assert len(set(p.tolist())) == len(own), "costs matter here"
+    engine = Changing(known.client, there=lambda draw: {0: 1, 1: 2} | ({6: 2} if draw > 2 else {}))
+    directory = RunDirectory.create(tmp_path / "run", experiment.config)
+    summary = run_rounds(experiment, engine, directory, lambda *_: None)
+    assert summary["rounds"] == 4
+    assert summary["audit"]["impossible"] == []
+    assert [len(row["present"]) for row in directory.metrics()[1:]] == [2, 2, 3, 3]

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hofl
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.methods import METHODS
 from runs import quick, run_cli
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import hofl
 from datafiles import write_benchmarks, write_jsonl
-from hofl.cli.main import app
+from hofl.cli.commands import app
 
 WIDE = {"COLUMNS": "200"}
 

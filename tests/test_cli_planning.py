@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from depround_law import depround_law
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.errors import HoflError
 from hofl.planning.cohort import cohort_demand, equal_demand
 from hofl.sampling.policies import DimensionAware

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from typer.testing import CliRunner
 
 import hofl
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.sampling.measured import load_statistics
 from hofl.sampling.water_filling import water_filling
 from runs import quick

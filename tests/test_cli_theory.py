@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.errors import HoflError
 
 SMALL = ["theory", "--clients", "6", "--cohort", "2", "--dims", "0,4,12", "--q", "1"]

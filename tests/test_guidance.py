@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hofl
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.sampling.guidance import CANDIDATES, advise, allowed, coverage_cap
 
 PAPER = "coverage --clients 30 --cohort 6 --rounds 160 --boundaries 8,16,24 --blocks 28"

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -88,6 +89,38 @@ def test_ctrl_c_stops_cleanly_and_can_be_resumed(
     code, output = run_cli("run", "--resume", str(run))
     assert code == 0, output
     assert adapter_bytes(run) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "library"),
+    [
+        (["run", "demo", "--out"], "numpy"),
+        (["server", "demo", "--out"], "torch.autograd"),
+        (["fleet", "demo", "--out"], "hofl.engines.launch"),
+        (["device", "--server", "127.0.0.1:9092", "--shard", "0", "--home"], "typer"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+def test_ctrl_c_while_libraries_are_loaded_is_one_line(
+    words: list[str], library: str, tmp_path: Path
+) -> None:
+    """Python itself tells, on standard error, what it has loaded."""
+    command = [sys.executable, "-X", "importtime", "-m", "hofl.cli.main", *words]
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "out")],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.rsplit("|", 1)[-1].strip() == library:
+            process.send_signal(signal.SIGINT)
+            break
+    _, left = process.communicate(timeout=60)
+    said = [line for line in left.splitlines() if not line.startswith("import time:")]
+    assert (process.returncode, said) == (130, ["stopped"])
+    assert not (tmp_path / "out").exists()
 
 
 def test_resuming_a_finished_run_shows_it_and_changes_nothing(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import hofl
 from hofl.choosing.comparison import compared
 from hofl.choosing.probe import GRADIENT, largest_curvature, probe
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.directions import DirectionKey
 from hofl.errors import HoflError
 from hofl.experiment.build import build

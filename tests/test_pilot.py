@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import hofl
 from hofl.choosing.pilot import Pilot, Settings
-from hofl.cli.main import app
+from hofl.cli.commands import app
 from hofl.engines.launch import advance, resume
 from hofl.experiment.build import build
 from hofl.experiment.config import ExperimentConfig, read_config

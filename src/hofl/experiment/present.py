@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hofl.errors import HoflError
 from hofl.methods import BoundaryRule
 from hofl.sampling.policies import Policy
 from hofl.sampling.water_filling import WaterFilling
@@ -44,13 +43,13 @@ class Present:
 
 
 def policy_for(policy: Policy, present: Present) -> Policy:
-    """The policy for these clients; only costs given one by one belong to certain clients."""
+    """The policy for these clients; only costs given one by one belong to certain clients.
+
+    Whoever has joined later than the costs were written counts with their mean.
+    """
     if not isinstance(policy, WaterFilling) or policy.costs is None:
         return policy
-    missing = present.clients[present.clients >= len(policy.costs)]
-    if len(missing):
-        raise HoflError(
-            f"method.costs has no cost for client {missing[0]}, which joined later: give one per "
-            "device, or leave costs out."
-        )
-    return replace(policy, costs=tuple(np.array(policy.costs)[present.clients].tolist()))
+    given = np.array(policy.costs)
+    costs = np.full(max(len(given), int(present.clients.max()) + 1), given.mean())
+    costs[: len(given)] = given
+    return replace(policy, costs=tuple(costs[present.clients].tolist()))

@@ -83,6 +83,11 @@ class Child:
                 self._offspring = found
         return True
 
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
     def ask_to_end(self) -> None:
         """Ask politely, once, and do not wait."""
         if not self._asked:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hofl.engines.network.link import Header
+from hofl.engines.network.settings import AUTO
 from hofl.messages import printable
 from hofl.secure.signatures import KeyRing
 
@@ -22,6 +23,9 @@ Notice = Callable[[str], None]
 class Device:
     """A device that joined.
 
+    >>> print(Device("kitchen", 0, 17, "2GiB"))
+    boundary 0 with 2GiB, 17 examples
+
     Args:
         name: registered with its key, or its own where there are no keys.
         boundary: the smallest order boundary that its memory allows.
@@ -33,6 +37,12 @@ class Device:
     boundary: int
     examples: int
     memory: str = ""
+
+    def __str__(self) -> str:
+        budget = "" if self.memory in ("", AUTO) else f" with {printable(self.memory)}"
+        # In a private run a device says that there are some, not how many.
+        examples = "" if self.examples == 1 else f", {self.examples} examples"
+        return f"boundary {self.boundary}{budget}{examples}"
 
 
 class Roster:
@@ -114,7 +124,7 @@ class Roster:
             # The latest node of a name is the device; dictionaries keep the order of insertion.
             self._devices.pop(node, None)
             self._devices[node] = device
-            self._notice(f"{device.name} is there: boundary {device.boundary}")
+            self._notice(f"{device.name} is there: {device}")
 
     def _checked(self, said: dict[str, Any], registered: str) -> Device:
         if "failure" in said:

@@ -19,6 +19,7 @@ from hofl.engines.rounds import Failure, attempt
 from hofl.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, parse_config
 from hofl.experiment.remote import DeviceSide, build_device
+from hofl.experiment.runs import write_whole
 from hofl.messages import RoundPlan
 from hofl.process import tune_allocator, use_threads
 from hofl.secure.signatures import FIELD, signer
@@ -66,7 +67,7 @@ class Worker:
             # A device that insists on noise tells nothing more, whatever the server offers.
             self._private = config.privacy.noise > 0 or self._settings.min_noise > 0
             self._offer = digest
-            Path(self._settings.offer).write_bytes(offer)
+            write_whole(Path(self._settings.offer), offer.decode())
         return self._properties()
 
     def _built(self, config: ExperimentConfig) -> DeviceSide:
