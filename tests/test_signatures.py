@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
@@ -66,6 +66,7 @@ def test_openssl_takes_the_signature_for_one_of_the_devices_certificate(
     assert subprocess.run(words, cwd=tmp_path, check=False).returncode == 0
 
 
+@settings(deadline=None)
 @given(
     changed=st.sampled_from(["name", "message", "header", "payload", "signature", "signer"]),
     text=st.text(),
