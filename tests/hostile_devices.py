@@ -33,6 +33,10 @@ def _header(**changes: Any) -> Lie:
     return lambda said, scene: ({**said, **changes}, scene.data)
 
 
+def _failure(text: Any) -> Lie:
+    return lambda said, scene: ({"failure": text}, scene.data)
+
+
 def _refused_anyway(**changes: Any) -> Lie:
     """What a header says must not save an upload, and not end anything."""
     return lambda said, scene: ({**said, **changes}, scene.data[:-4])
@@ -52,14 +56,14 @@ LIES: dict[str, tuple[Lie, str]] = {
     "an object in the header": (_header(more={"deep": 1}), f"{MALFORMED}the header is nested"),
     "a list in the header": (_header(examples=[1]), f"{MALFORMED}the header is nested"),
     "a long word in the header": (_header(memory="1" * 2**16), f"{MALFORMED}the header is too"),
-    "a failure beside an upload": (_header(failure="no power"), "^no power$"),
+    "a failure beside an upload": (_failure("no power"), "^no power$"),
     "a failure in control characters": (
-        _header(failure="\x1b[2J\x1b]0;mine\x07\r\n\u202e\ud800"),
+        _failure("\x1b[2J\x1b]0;mine\x07\r\n\u202e\ud800"),
         r"^\\x1b\[2J\\x1b\]0;mine\\x07\\r\\n\\u202e\\ud800$",
     ),
-    "a failure as long as a book": (_header(failure="no power " * 5000), r"^.{200}$"),
-    "a failure without words": (_header(failure=""), "^$"),
-    "a failure that is none": (_header(failure=None), "^None$"),
+    "a failure as long as a book": (_failure("no power " * 5000), r"^.{200}$"),
+    "a failure without words": (_failure(""), "^$"),
+    "a failure that is none": (_failure(None), "^None$"),
     "a boundary beyond the model in the header": (_refused_anyway(boundary=99), NOT_OURS),
     "a negative boundary in the header": (_refused_anyway(boundary=-1), NOT_OURS),
     "another device's name in the header": (_refused_anyway(name="device-0"), NOT_OURS),

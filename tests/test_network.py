@@ -17,7 +17,9 @@ pytest.importorskip("flwr")
 import hofl
 from deployments import Deployment, note, replayed, wait_until
 from hofl.engines.network.processes import free_port, running
+from hofl.experiment.build import build
 from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.runs import RunDirectory
 from runs import adapter_bytes, quick, run_cli, start_cli
 
 pytestmark = pytest.mark.network
@@ -53,6 +55,34 @@ def test_a_rehearsal_ends_in_the_same_bits_as_one_process(
     assert re.search(r"messages: .* down, .* up, \d+\.\d\d % more than plans and uploads", output)
     assert adapter_bytes(out) == adapter_bytes(expected.path)
     nobody_left(Deployment(config, tmp_path, 0))
+
+
+def test_devices_of_a_rehearsal_plan_their_own_boundaries_from_their_budgets(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Oracle: the same budgets in one process."""
+    unplanned = network_config(
+        tiny_folder, rounds=2, fleet={"clients": 3, "cohort": 3, "boundaries": []}
+    )
+    rich = unplanned.fleet.model_copy(update={"budgets": ("1GiB",)})
+    peaks = {
+        row["boundary"]: str(row["peak_bytes"])
+        for row in build(unplanned.model_copy(update={"fleet": rich})).memory_plan["boundaries"]
+    }
+    planned = [2, 0, 1]
+    budgets = tuple(peaks[boundary] for boundary in planned)
+    fleet = unplanned.fleet.model_copy(update={"budgets": budgets})
+    expected = hofl.run(unplanned.model_copy(update={"fleet": fleet}), tmp_path / "in-process")
+    run, out = Deployment(unplanned, tmp_path, 0), tmp_path / "rehearsal"
+    words = ["fleet", str(run.source), "--memory", ",".join(budgets), "--out", str(out)]
+    code, output = run_cli(*words, timeout=500)
+    assert code == 0, output
+    rows = RunDirectory(out).metrics()
+    there = {str(number): boundary for number, boundary in enumerate(planned)}
+    assert [row["present"] for row in rows[1:]] == [there] * 2
+    assert f"device-1 is there: boundary 0 with {budgets[1]}, " in output
+    assert adapter_bytes(out) == adapter_bytes(expected.path)
+    nobody_left(run)
 
 
 def test_faults_of_worker_hub_and_server_cost_no_bit(

@@ -1,0 +1,60 @@
+"""A rehearsal's devices: what they are told of themselves, and what is refused at once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hofl.engines.rehearsal import _sizes, rehearse, sized
+from hofl.errors import HoflError
+from hofl.experiment.remote import build_server
+from runs import quick
+
+
+def told(folder: Path, memory: tuple[str, ...] = (), **fleet: Any) -> list[tuple[str, str]]:
+    config = quick(folder, fleet={"clients": 4, "cohort": 2, "boundaries": [], **fleet})
+    return list(_sizes(build_server(config), memory))
+
+
+def test_budgets_of_the_configuration_become_budgets_of_the_devices(tiny_folder: Path) -> None:
+    words = told(tiny_folder, budgets=["1GiB", "free", "3GiB", "2GiB"])
+    assert words == [("--memory", budget) for budget in ("1GiB", "auto", "3GiB", "2GiB")]
+    dealt = told(tiny_folder, budgets=["1GiB", "2GiB"])
+    assert sorted(dealt) == [("--memory", "1GiB")] * 2 + [("--memory", "2GiB")] * 2
+
+
+def test_budgets_of_the_command_come_first_and_in_their_order(tiny_folder: Path) -> None:
+    words = told(tiny_folder, ("3GiB", "1GiB"), budgets=["5GiB"])
+    assert words == [("--memory", budget) for budget in ("3GiB", "1GiB", "3GiB", "1GiB")]
+
+
+def test_without_budgets_devices_take_the_boundaries_of_the_configuration(
+    tiny_folder: Path,
+) -> None:
+    words = told(tiny_folder, boundaries=[3, 0, 2, 1])
+    assert words == [("--boundary", cut) for cut in "3021"]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "memory", "message"),
+    [
+        ({}, ["1GiB"] * 4, "--memory lists 4 budgets for 3 devices"),
+        ({}, ["1GiB", "much"], "much"),
+        ({"boundaries": [9]}, [], "fleet.boundaries holds 9, but the model has 4 blocks"),
+        ({"boundaries": [1, 1, 2, 3]}, [], "fleet.boundaries lists 4 tiers for 3 clients"),
+        (
+            {"boundaries": [], "budgets": ["1GiB"] * 4},
+            [],
+            "fleet.budgets lists 4 tiers for 3 clients",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_nothing_is_written(
+    fleet: dict[str, Any], memory: list[str], message: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    config = sized(quick(tiny_folder, fleet=fleet), 3)
+    with pytest.raises(HoflError) as refusal:
+        rehearse(config, tmp_path / "out", memory=memory)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "out").exists()
