@@ -169,6 +169,25 @@ def test_what_is_wrong_with_one_answer_is_recorded_and_costs_that_answer_alone(
     assert not torch.equal(outcomes(()), outcomes((1,)))
 
 
+def out_of_memory(reply: Message) -> list[Message]:
+    header, _ = parts(reply)
+    reply.content = content({**header, "boundary": 3, "failure": "needs more memory"})
+    return [reply]
+
+
+def test_a_device_that_refuses_a_plan_is_planned_for_with_the_boundary_it_tells(
+    config: hofl.ExperimentConfig, sockets: Mapping[int, Path], tmp_path: Path
+) -> None:
+    """It is not asked again: its worker would say 2."""
+    experiment = build_server(config)
+    grid = Tampered(sockets, NODES[1], out_of_memory)
+    engine = local_engine(experiment, LocalBridge(grid), tmp_path)
+    assert engine.join() == OWN
+    _, row = one_round(experiment, engine, ServerState(experiment.start, 0), lambda *_: None)
+    assert row["refused"] == {"1": "needs more memory"}
+    assert engine.join() == {**OWN, 1: 3}
+
+
 class Dead(LocalBridge):
     """Connected again and again, and lost at every call."""
 

@@ -93,8 +93,10 @@ class Roster:
         """Take in what a device says of itself beside an answer: its boundary may have changed."""
         known = self._devices.get(node)
         if known is not None and "boundary" in header:
+            # A plan that it refused for its memory comes back with the boundary that it can run.
+            said = {name: value for name, value in header.items() if name != "failure"}
             try:
-                self._devices[node] = self._checked(header, known.name)
+                self._devices[node] = self._checked(said, known.name)
             except (ValueError, KeyError, TypeError):
                 del self._devices[node]  # it is asked again
 
