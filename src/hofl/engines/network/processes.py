@@ -22,6 +22,8 @@ GRACE = 10.0
 """Seconds that a process has to end itself before it is killed."""
 LOOK_EVERY = 2.0
 """Seconds between two looks for what a process has started."""
+LAST_BYTES = 2**14
+"""Of a log that are looked through for a process's last words."""
 _PR_SET_PDEATHSIG = 1
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 # Found here: between fork and exec, nothing may wait for a lock that another thread held.
@@ -121,7 +123,7 @@ class Child:
         if not self._log.exists():
             return "it said nothing"
         with self._log.open("rb") as log:
-            log.seek(self._said)
+            log.seek(max(self._said, self._log.stat().st_size - LAST_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
         errors = [number for number, line in enumerate(lines) if "ERROR" in line]
         if errors:
