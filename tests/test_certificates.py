@@ -126,6 +126,8 @@ def test_a_device_is_added_later_by_the_same_authority(tmp_path: Path) -> None:
     assert invoke(app, ["certs", str(tmp_path / "f"), "--device", "b"]).exit_code == 0
     server = server_context(tmp_path / "f")
     assert shake_hands(device_context(tmp_path / "f", "b"), server, "h.example") == "b"
+    with pytest.raises(HoflError, match="give --device NAME"):
+        make_certificates(tmp_path / "f", [], [])
     with pytest.raises(HoflError, match="needs --host"):
         make_certificates(tmp_path / "g", [], ["a"])
     assert not (tmp_path / "g").exists()
