@@ -1,5 +1,7 @@
 """Certificates and keys of a fleet, judged by OpenSSL's handshake and by the file system."""
 
+import logging
+import socket
 import ssl
 import stat
 from pathlib import Path
@@ -9,10 +11,12 @@ from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
 from hofl.cli.commands import app
+from hofl.engines.serving import Endpoint, serve
 from hofl.errors import HoflError
 from hofl.secure.certificates import make_certificates
 from hofl.secure.gateway import Gateway
-from hofl.secure.relay import DeviceFiles
+from hofl.secure.relay import DeviceFiles, Relay
+from runs import quick
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +126,8 @@ def test_a_device_is_added_later_by_the_same_authority(tmp_path: Path) -> None:
     assert invoke(app, ["certs", str(tmp_path / "f"), "--device", "b"]).exit_code == 0
     server = server_context(tmp_path / "f")
     assert shake_hands(device_context(tmp_path / "f", "b"), server, "h.example") == "b"
+    with pytest.raises(HoflError, match="give --device NAME"):
+        make_certificates(tmp_path / "f", [], [])
     with pytest.raises(HoflError, match="needs --host"):
         make_certificates(tmp_path / "g", [], ["a"])
     assert not (tmp_path / "g").exists()
@@ -144,3 +150,54 @@ def test_a_gateway_that_cannot_work_is_told_at_once(
     with pytest.raises(HoflError, match=message):
         Gateway(**values).write(tmp_path / "gate")
     assert not (tmp_path / "gate").exists()
+
+
+@pytest.mark.parametrize(
+    ("tls", "nodes", "message"),
+    [
+        ("nowhere", "keys", "no file .*ca.crt: make certificates with hofl certs"),
+        ("devices/kitchen", "keys", "no file .*server.crt: make certificates with hofl certs"),
+        (".", "nowhere", "holds no device keys"),
+    ],
+)
+def test_a_server_without_its_files_writes_nothing(
+    tls: str, nodes: str, message: str, fleet: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    endpoint = Endpoint(address="127.0.0.1:9443", tls=fleet / tls, nodes=fleet / nodes)
+    with pytest.raises(HoflError, match=message):
+        serve(quick(tiny_folder), tmp_path / "run", endpoint)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_server_whose_port_is_taken_writes_nothing(tiny_folder: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(HoflError, match=f"{address} is in use: choose another port"):
+            serve(quick(tiny_folder), tmp_path / "run", Endpoint(address=address))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_meets_another_authority_is_told_so_once(
+    fleet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its node is hung up on and knows no reason; a second relay is the server."""
+    make_certificates(tmp_path / "other", ["127.0.0.1"], ["spy"])
+    spy = DeviceFiles(tmp_path / "other" / "devices" / "spy", "spy")
+    own = DeviceFiles(fleet / "devices" / "kitchen", "kitchen")
+    with (
+        caplog.at_level(logging.WARNING),
+        Relay("127.0.0.1:9", spy) as server,
+        Relay(server.address, own) as relay,
+    ):
+        host, port = relay.address.split(":")
+        trusting = ssl.create_default_context(cafile=own.ca)
+        for _ in range(2):
+            link = trusting.wrap_socket(
+                socket.create_connection((host, int(port))), server_hostname=host
+            )
+            with link:
+                link.settimeout(20)
+                assert link.recv(1) == b""
+    told = [text for text in caplog.messages if server.address in text]
+    assert len(told) == 1
+    assert "certificate verify failed" in told[0]

@@ -114,6 +114,11 @@ def nested(reply: Message) -> list[Message]:
     return [reply]
 
 
+def failure_from_another(reply: Message) -> list[Message]:
+    reply.content = content({"failure": "no power"})
+    return from_another(reply)
+
+
 def unreadable(reply: Message) -> list[Message]:
     raise KeyError("as Flower does over objects of another kind")
 
@@ -135,6 +140,7 @@ def nobody_asked(reply: Message) -> list[Message]:
         (nothing, "no answer within 2 s"),
         (twice, None),
         (from_another, "delivered by device 'device-2', not by client 1's"),
+        (failure_from_another, "delivered by device 'device-2', not by client 1's"),
         (from_a_stranger, "delivered by device '', not by client 1's"),
         (too_long, "bytes, and at most"),
         (a_failure, "no power"),

@@ -133,3 +133,23 @@ def test_what_is_wrong_with_a_devices_files_is_told_in_its_log_alone(
     assert "secret" not in str(said)
     assert upload == b""
     assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize("min_noise", [0.0, 0.5])
+def test_how_much_memory_a_private_device_lacks_is_told_in_its_log_alone(
+    min_noise: float, experiment: Experiment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It follows from the longest text."""
+    settings = WorkerSettings(
+        name="shop",
+        offer=str(tmp_path / "offer"),
+        shard=0,
+        memory="1KiB",
+        device="cpu",
+        threads=1,
+        min_noise=min_noise,
+    )
+    offer = config_text(experiment.config).encode()
+    said, _ = Worker(settings).answer({"kind": "join"}, offer)
+    assert ("the smallest needs" in said["failure"]) == (min_noise == 0)
+    assert "the smallest needs" in caplog.text

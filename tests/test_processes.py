@@ -72,6 +72,21 @@ def test_a_child_that_died_alone_is_known_and_its_leavings_are_ended_at_the_next
     child.stop()
 
 
+def test_last_words_are_those_of_the_last_start_and_its_error_before_what_follows(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script"
+    script.write_text("printf '\\033[91mERROR \\033[0m:  no key\\nit is unknown\\nINFO: bye\\n'")
+    child = shell(tmp_path, f". {script}")
+    child.start()
+    assert within(10, lambda: not child.alive())
+    assert child.last_words() == "ERROR :  no key it is unknown"
+    script.write_text("echo first; echo last")
+    child.start()
+    assert within(10, lambda: not child.alive())
+    assert child.last_words() == "last"
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's help is Linux's")
 def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (

@@ -162,6 +162,17 @@ def test_text_of_strangers_is_never_read_as_markup(capsys: pytest.CaptureFixture
     assert "a[/b]c: round 1" in output
 
 
+def test_repeated_rounds_and_resumed_runs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with RunDisplay(Console(width=200), "run") as display:
+        rows = [{"eval": {"accuracy": 0.5}}]
+        display("start", {"rows": rows, "note": "", "round": 4, "rounds": 9})
+        attempt = {"cohort": [3], "refused": {"3": "no key"}}
+        display("round", RoundTally(cohort=[1]).row(5, 1.0) | {"repeats": [attempt]})
+    output = capsys.readouterr().out
+    assert "run: on after round 4, start was accuracy 50.0 %" in output
+    assert "round 5 was repeated: client 3 refused: no key" in output
+
+
 def test_a_lost_signal_is_reported_and_warned_about(tiny_folder: Path, tmp_path: Path) -> None:
     """At this radius no perturbed parameter differs from its anchor."""
     result = hofl.run(quick(tiny_folder, rounds=1, method={"mu": 1e-30}), tmp_path / "run")

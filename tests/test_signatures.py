@@ -206,3 +206,12 @@ def test_keys_that_cannot_sign_are_refused_in_one_line(tls: Path, tmp_path: Path
     for path in (tmp_path / "key", tmp_path / "none", tls / "keys" / "device-0.pub"):
         with pytest.raises(hofl.HoflError, match="cannot use the key"):
             signer(path)
+
+
+@pytest.mark.parametrize("text", ["", "no key", "ssh-unheard-of AAAA", "ecdsa-sha2-nistp384 AAAA"])
+def test_a_damaged_public_key_costs_its_device_the_answer_and_ends_nothing(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "device-0.pub").write_text(text)
+    with pytest.raises(hofl.UploadRefused, match="no usable key of 'device-0'"):
+        KeyRing(tmp_path).check("device-0", "message", {FIELD: "00"}, b"")

@@ -24,13 +24,16 @@ def device(
         Path | None, typer.Option(help="Own training file, or a folder of them. It stays here.")
     ] = None,
     shard: Annotated[
-        int, typer.Option(help="In place of own data: this part of the run's task (a rehearsal).")
+        int,
+        typer.Option(
+            min=-1, help="In place of own data: this part of the run's task (a rehearsal)."
+        ),
     ] = -1,
     memory: Annotated[
         str, typer.Option(help="Memory for training, such as 4GiB; auto is what is free.")
     ] = "auto",
     boundary: Annotated[
-        int, typer.Option(help="Order boundary in place of the one found from the memory.")
+        int, typer.Option(min=-1, help="Order boundary in place of the one found from the memory.")
     ] = -1,
     name: Annotated[
         str | None, typer.Option(help="Name; that of the key, or else of the machine.")
@@ -46,7 +49,7 @@ def device(
     ] = "",
     home: Annotated[Path | None, typer.Option(help="Folder for logs.")] = None,
     where: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads; 0 is all.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all.")] = 0,
     min_noise: Annotated[
         float, typer.Option(min=0, help="Refuse plans with less noise (privacy.noise) than this.")
     ] = 0.0,

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import hofl
 from hofl.cli.progress import RunDisplay
-from hofl.cli.run import shown_result, stoppable
+from hofl.cli.run import goes_on, shown_result, stoppable
 
 EXAMPLE = """Examples:
 
@@ -42,9 +42,10 @@ def fleet(
     budgets = [word.strip() for word in memory.split(",") if word.strip()]
     sizes = f"--memory {','.join(budgets)} " if budgets else ""
     hint = f"hofl fleet {config} --devices {devices} {sizes}--resume"
+    again = resume and goes_on(console, out, config)
     with (
         stoppable(console, out, hint, option="--out"),
         RunDisplay(console, chosen.method.name) as display,
     ):
-        result = rehearse(chosen, out, memory=budgets, resume=resume, observe=display)
+        result = rehearse(chosen, out, memory=budgets, resume=again, observe=display)
     shown_result(console, result)

@@ -50,7 +50,8 @@ class RunDisplay:
             self._progress.update(
                 self._bar, total=facts["rounds"], completed=facts["round"], note="started"
             )
-            self._say(f"{self._title}: start, {_score(first)}")
+            where = f"on after round {facts['round']}, start was" if facts["round"] else "start,"
+            self._say(f"{self._title}: {where} {_score(first)}")
         elif event == "device":
             self._print(facts["text"])
         elif event == "lost":
@@ -91,6 +92,10 @@ class RunDisplay:
         return ", ".join(parts)
 
     def _warn(self, row: dict[str, Any]) -> None:
+        for attempt in row.get("repeats", ()):
+            for client, reason in attempt["refused"].items():
+                text = f"round {row['round']} was repeated: client {client} refused: {reason}"
+                self._print(text, "yellow")
         for client, reason in row["refused"].items():
             self._print(f"round {row['round']}: client {client} refused: {reason}", "yellow")
         if row["zo_snr"] is not None and row["zo_snr"] < 1 and not self._warned:

@@ -78,6 +78,15 @@ def resume_shown(console: Console, path: Path) -> "Result":
         return hofl.resume(path, display)
 
 
+def goes_on(console: Console, path: Path, config: str | None) -> bool:
+    """Whether there is a run to go on with; then its own configuration holds, and this is said."""
+    own = path / "config.toml"
+    if own.is_file() and config is not None:
+        text = f"going on with {own}; {config} is for a new run and has no effect."
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    return own.is_file()
+
+
 @contextmanager
 def stoppable(
     console: Console,

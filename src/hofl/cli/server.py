@@ -8,7 +8,7 @@ from rich.console import Console
 
 import hofl
 from hofl.cli.progress import RunDisplay
-from hofl.cli.run import shown_result, stoppable
+from hofl.cli.run import goes_on, shown_result, stoppable
 from hofl.errors import HoflError
 
 EXAMPLE = """Examples:
@@ -51,7 +51,7 @@ def server(
         raise HoflError("give a configuration and --out DIR; --resume goes on with DIR.")
     console, endpoint = Console(), Endpoint(address=address, tls=tls, nodes=nodes)
     chosen = None if config is None else hofl.read_config(config, changes)
-    again = resume and (out / "config.toml").is_file()
+    again = resume and goes_on(console, out, config)
     locks = "" if tls is None else f"--tls {tls} --nodes {nodes} "
     hint = f"hofl server --address {address} {locks}--resume"
     with (

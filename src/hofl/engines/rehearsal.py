@@ -43,7 +43,7 @@ def rehearse(
         out: folder of the run.
         memory: the devices' budgets, repeated as often as needed; without them, they get the
             configuration's budgets or boundaries.
-        resume: go on with the run in ``out`` if there is one.
+        resume: go on with the run in ``out``, by its own configuration.
         observe: told what happens.
     """
     for amount in memory:
@@ -53,7 +53,7 @@ def rehearse(
     def devices(experiment: Experiment) -> AbstractContextManager[None]:
         return _running(_devices(experiment, out, endpoint.address, memory))
 
-    if resume and (out / "config.toml").is_file():
+    if resume:
         return serve_again(out, endpoint, observe, devices)
     return serve(config, out, endpoint, observe, devices)
 

@@ -12,7 +12,13 @@ from hofl.engines.launch import Result, readable_errors
 from hofl.engines.network.bridge import Bridge
 from hofl.engines.network.engine import NetworkEngine
 from hofl.engines.network.gate import Gate
-from hofl.engines.network.processes import free_port, is_loopback, split_address, undisturbed
+from hofl.engines.network.processes import (
+    check_free,
+    free_port,
+    is_loopback,
+    split_address,
+    undisturbed,
+)
 from hofl.engines.network.registry import Registry
 from hofl.engines.rounds import Observer, run_rounds
 from hofl.errors import HoflError
@@ -41,7 +47,10 @@ class Endpoint:
     nodes: Path | None = None
 
     def check(self) -> None:
-        """Refuse an open door: without TLS and keys, only this machine may reach the server."""
+        """Refuse an open door: without TLS and keys, only this machine may reach the server.
+
+        What is missing is told here, before anything is written.
+        """
         host, _ = split_address(self.address)
         if self.tls is None and not is_loopback(host):
             raise HoflError(
@@ -51,8 +60,10 @@ class Endpoint:
             )
         if (self.tls is None) != (self.nodes is None):
             raise HoflError("--tls DIR and --nodes DIR belong together: devices prove their keys.")
-        if self.tls is not None:
-            nginx()  # without it, nothing is written
+        if self.tls is not None and self.nodes is not None:
+            commands.Certificates(self.tls).check_server()
+            commands.public_keys(self.nodes)
+            nginx()
 
 
 Beside = Callable[[Experiment], AbstractContextManager[None]]
@@ -78,6 +89,7 @@ def serve(
         endpoint.check()
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise HoflError(f"{out} is not empty: choose another --out, or add --resume.")
+        check_free(*split_address(endpoint.address))
         experiment = _prepared(config)
         company = beside(experiment)
         directory = RunDirectory.create(out, experiment.config)

@@ -105,6 +105,8 @@ def make_certificates(folder: Path, hosts: Sequence[str], devices: Sequence[str]
         raise HoflError(f"{folder} has a server already: leave --host out to add devices.")
     for name in devices:
         files |= _device(folder, name, authority)
+    if not files:
+        raise HoflError(f"{folder} is a fleet already: give --device NAME to add a device to it.")
     taken = [path for path in files if path.exists()]
     if taken:
         raise HoflError(f"{taken[0]} exists: nothing was written. Choose another name or folder.")

@@ -6,6 +6,7 @@ the device's certificate, and passes bytes on. It reads nothing of what it passe
 
 import asyncio
 import contextlib
+import logging
 import ssl
 import threading
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from hofl.errors import HoflError
 PIECE = 2**16
 CONNECT_SECONDS = 20.0
 START_SECONDS = 20.0
+
+log = logging.getLogger("hofl.device")
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Relay:
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._failure: OSError | None = None
+        self._told = ""
 
     @property
     def address(self) -> str:
@@ -118,11 +122,8 @@ class Relay:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection; when either side ends it, both end."""
-        with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(CONNECT_SECONDS):
-                answers, requests = await asyncio.open_connection(
-                    self._host, self._number, ssl=self._outward, server_hostname=self._host
-                )
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            answers, requests = await self._connected()
             with contextlib.closing(requests):
                 ways = {
                     asyncio.ensure_future(_pump(reader, requests)),
@@ -134,6 +135,22 @@ class Relay:
                     for way in ways:
                         way.cancel()
                     await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the gateway; the node is only hung up on, so the log says why."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                found = await asyncio.open_connection(
+                    self._host, self._number, ssl=self._outward, server_hostname=self._host
+                )
+        except OSError as error:
+            reason = str(error) or f"no answer within {CONNECT_SECONDS:g} s"
+            if reason != self._told:  # not once for every attempt
+                log.warning("cannot connect to %s:%d: %s", self._host, self._number, reason)
+            self._told = reason
+            raise
+        self._told = ""
+        return found
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

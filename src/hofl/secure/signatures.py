@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -43,7 +43,7 @@ def signer(key: Path) -> Sign:
     """Signs with a device's private key (OpenSSH)."""
     try:
         private = serialization.load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise HoflError(f"cannot use the key {key}: {error}.") from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise HoflError(f"{key} is no elliptic-curve key: make device keys with hofl certs.")
@@ -74,7 +74,7 @@ class KeyRing:
             return
         try:
             public = serialization.load_ssh_public_key(self._files(self._folder)[name].read_bytes())
-        except (OSError, LookupError, ValueError):
+        except (OSError, LookupError, ValueError, UnsupportedAlgorithm):
             raise UploadRefused(f"no usable key of {name!r} is registered") from None
         said = header.get(FIELD)
         if not isinstance(said, str) or not isinstance(public, ec.EllipticCurvePublicKey):

@@ -40,6 +40,10 @@ class Certificates:
         """The server's certificate and key."""
         return self._existing("server.crt"), self._existing("server.key")
 
+    def check_server(self) -> None:
+        """Refuse a folder that a server cannot use."""
+        _ = self.ca, self.server
+
     def _existing(self, name: str) -> Path:
         path = self.folder / name
         if not path.is_file():

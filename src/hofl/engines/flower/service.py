@@ -7,7 +7,7 @@ from pathlib import Path
 from hofl.engines.flower import commands
 from hofl.engines.network.bridge import Bridge
 from hofl.engines.network.gate import Gate
-from hofl.engines.network.processes import Child, answers
+from hofl.engines.network.processes import Child, answers, check_free
 from hofl.errors import HoflError
 
 START_SECONDS = 120.0
@@ -22,7 +22,7 @@ class FlowerServices:
 
     Args:
         folder: for Flower's files and logs.
-        host: where the SuperLink listens.
+        host: where the SuperLink listens: an address of loopback.
         port: its port.
         tls: certificates, or None on loopback.
         keys: public keys of the devices that may join, with TLS.
@@ -50,15 +50,10 @@ class FlowerServices:
             folder / "superlink.log",
             environment,
         )
-        self._registered: set[Path] = set()
+        self._registered: set[tuple[Path, bytes]] = set()
         self._later: dict[Path, float] = {}
-        self._free()
-        commands.write_connection(self._home, f"{self._local}:{port}", tls)
-
-    @property
-    def _local(self) -> str:
-        """Where this machine reaches it."""
-        return "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
+        check_free(host, port)
+        commands.write_connection(self._home, f"{host}:{port}", tls)
 
     def ensure(self, bridge: Bridge) -> None:
         """A running SuperLink with a run whose app is connected to the bridge."""
@@ -90,16 +85,17 @@ class FlowerServices:
         return self._link.alive()
 
     def admit(self) -> None:
-        """Register keys that were added to the folder; one that is refused is tried again later."""
+        """Register keys that were added or replaced; one that is refused is tried again later."""
         if self._keys is None:
             return
         for key in commands.public_keys(self._keys):
-            if key in self._registered or self._later.get(key, 0.0) > time.monotonic():
-                continue
             try:
+                one = key, key.read_bytes()
+                if one in self._registered or self._later.get(key, 0.0) > time.monotonic():
+                    continue
                 commands.register(self._home, key)
-                self._registered.add(key)
-            except HoflError as error:
+                self._registered.add(one)
+            except (HoflError, OSError) as error:
                 self._later[key] = time.monotonic() + REGISTER_AGAIN
                 self._notice(f"{key.name} cannot be registered: {error}")
 
@@ -114,16 +110,10 @@ class FlowerServices:
         self._link.stop()
 
     def _start(self) -> None:
-        self._free()
+        check_free(self._host, self._port)
         self._link.start()
         until = time.monotonic() + START_SECONDS
-        while not answers(self._local, self._port):
+        while not answers(self._host, self._port):
             if not self._link.alive() or time.monotonic() > until:
                 raise HoflError(f"the SuperLink does not start: {self._link.last_words()}")
             time.sleep(0.2)
-
-    def _free(self) -> None:
-        if answers(self._local, self._port):
-            raise HoflError(
-                f"{self._local}:{self._port} is in use: choose another port with --address."
-            )

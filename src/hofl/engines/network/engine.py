@@ -197,9 +197,13 @@ class NetworkEngine:
             return Failure(printable(reply["reason"]))
         node = reply["node"]
         said = reply["header"]
+        sender = self._roster.name(node)
         try:
-            check_sender(self._roster.name(node), plan, self._registry.devices())
-            self._keys.check(self._roster.name(node), message, said, upload)
+            check_sender(sender, plan, self._registry.devices())
+        except UploadRefused as refusal:
+            return Failure(printable(refusal))
+        try:
+            self._keys.check(sender, message, said, upload)
         except UploadRefused as refusal:
             # A worker that is dead cannot sign; whoever says so in its place may give the reason.
             return Failure(printable(said.get("failure", refusal)))

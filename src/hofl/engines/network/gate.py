@@ -6,7 +6,14 @@ import signal
 import time
 from pathlib import Path
 
-from hofl.engines.network.processes import Backoff, Child, answers, split_address
+from hofl.engines.network.processes import (
+    Backoff,
+    Child,
+    answers,
+    check_free,
+    reached_at,
+    split_address,
+)
 from hofl.errors import HoflError
 from hofl.secure.gateway import Gateway, command, nginx
 
@@ -32,9 +39,8 @@ class Gate:
     def __init__(self, folder: Path, listen: str, superlink: int, tls: Path) -> None:
         nginx()
         host, self._port = split_address(listen)
-        self._local = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)
-        if answers(self._local, self._port):
-            raise HoflError(f"{listen} is in use: choose another port with --address.")
+        self._local = reached_at(host)
+        check_free(host, self._port)
         Gateway(listen=listen, superlink=superlink, tls=tls).write(folder)
         self._access, self._old = folder / "access.log", folder / "access.log.1"
         self._read = {path: _size(path) for path in (self._old, self._access)}

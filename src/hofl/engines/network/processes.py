@@ -3,6 +3,7 @@
 import ctypes
 import ipaddress
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,7 +22,10 @@ GRACE = 10.0
 """Seconds that a process has to end itself before it is killed."""
 LOOK_EVERY = 2.0
 """Seconds between two looks for what a process has started."""
+LAST_BYTES = 2**14
+"""Of a log that are looked through for a process's last words."""
 _PR_SET_PDEATHSIG = 1
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 # Found here: between fork and exec, nothing may wait for a lock that another thread held.
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
 
@@ -56,12 +60,14 @@ class Child:
         self._offspring: list[psutil.Process] = []
         self._looked = 0.0
         self._asked = False
+        self._said = 0
 
     def start(self) -> None:
         """Start it; what an earlier one left behind is ended first."""
         self.stop()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
+            self._said = log.tell()
             self._process = subprocess.Popen(
                 list(self._command()),
                 stdin=subprocess.DEVNULL,
@@ -113,10 +119,16 @@ class Child:
         self._process, self._offspring, self._asked = None, [], False
 
     def last_words(self) -> str:
-        """The end of its log, in one line."""
+        """What it said last since its start, in one line: its last error, if it told one."""
         if not self._log.exists():
             return "it said nothing"
-        lines = self._log.read_text(errors="replace").strip().splitlines()
+        with self._log.open("rb") as log:
+            log.seek(max(self._said, self._log.stat().st_size - LAST_BYTES))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        errors = [number for number, line in enumerate(lines) if "ERROR" in line]
+        if errors:
+            lines = [line.strip() for line in lines[errors[-1] :] if "INFO" not in line]
+            return _COLOUR.sub("", " ".join(filter(None, lines)))[:300]
         return " ".join(lines[-1:])[-300:] or "it said nothing"
 
     def _prepare(self) -> None:
@@ -203,6 +215,17 @@ def answers(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def check_free(host: str, port: int) -> None:
+    """Refuse an address that somebody listens at already."""
+    if answers(reached_at(host), port):
+        raise HoflError(f"{host}:{port} is in use: choose another port with --address.")
+
+
+def reached_at(host: str) -> str:
+    """Where this machine reaches what listens there."""
+    return {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def split_address(address: str) -> tuple[str, int]:

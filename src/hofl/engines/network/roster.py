@@ -121,7 +121,8 @@ class Roster:
                 self._keys.check(device.name, message, reply["header"], b"")
             except (ValueError, KeyError, TypeError) as error:
                 self._retry[node] = time.monotonic() + ASK_AGAIN
-                self._notice(f"node {node} cannot join: {printable(error)}")
+                who = registered or f"node {node}"
+                self._notice(f"{who} cannot join: {printable(error)}")
                 continue
             # The latest node of a name is the device; dictionaries keep the order of insertion.
             self._devices.pop(node, None)

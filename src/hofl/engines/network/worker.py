@@ -127,12 +127,22 @@ class Worker:
         assert self._side is not None
         return {
             "name": self._settings.name,
-            "boundary": self._side.own().boundary,
+            "boundary": self._boundary(self._side),
             # In a private run, only that there are some.
             "examples": min(self._side.examples, 1) if self._private else self._side.examples,
             "layout": self._side.layout.digest,
             "memory": self._settings.memory,
         }
+
+    def _boundary(self, side: DeviceSide) -> int:
+        """The smallest that fits; how much memory it lacks tells of its longest text."""
+        try:
+            return side.own().boundary
+        except HoflError as error:
+            if not self._private:
+                raise
+            log.warning("no boundary: %s", error)
+            raise HoflError("it has too little memory, and its worker.log says more") from None
 
 
 def main() -> None:
