@@ -1,6 +1,7 @@
 """Certificates and keys of a fleet, judged by OpenSSL's handshake and by the file system."""
 
 import logging
+import shutil
 import socket
 import ssl
 import stat
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
 from hofl.cli.commands import app
+from hofl.engines.joining import Identity
 from hofl.engines.serving import Endpoint, serve
 from hofl.errors import HoflError
 from hofl.secure.certificates import make_certificates
@@ -201,3 +203,23 @@ def test_a_device_that_meets_another_authority_is_told_so_once(
     told = [text for text in caplog.messages if server.address in text]
     assert len(told) == 1
     assert "certificate verify failed" in told[0]
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "kitchen", "kitchen.crt", "kitchen.key"])
+def test_a_device_without_one_of_its_files_is_told_which(
+    name: str, fleet: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "kitchen"
+    shutil.copytree(fleet / "devices" / "kitchen", own)
+    Identity(own).check()
+    (own / name).unlink()
+    with pytest.raises(HoflError, match=f"no file {own / name}: make device keys"):
+        Identity(own).check()
+
+
+def test_a_device_that_cannot_keep_logs_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    words = ["device", "--server", "127.0.0.1:9092", "--shard", "0", "--home"]
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "home")])
+    assert isinstance(result.exception, HoflError)
+    assert "cannot keep logs in --home" in str(result.exception)

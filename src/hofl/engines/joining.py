@@ -43,8 +43,10 @@ class Identity:
 
     def check(self) -> None:
         """Refuse to start without a key that can sign."""
-        if not self.own_key.is_file():
-            raise HoflError(f"no file {self.own_key}: make device keys with hofl certs.")
+        names = ("ca.crt", f"{self.name}.crt", f"{self.name}.key")
+        for path in (self.own_key, *(self.tls / name for name in names)):
+            if not path.is_file():
+                raise HoflError(f"no file {path}: make device keys with hofl certs.")
         signer(self.own_key)
 
 
@@ -81,6 +83,10 @@ class Enrolment:
             raise HoflError(f"no file or folder {data}: --data is what this device trains on.")
         if self.settings.memory != AUTO:
             parse_bytes(self.settings.memory)
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HoflError(f"cannot keep logs in --home {self.home}: {error.strerror}.") from None
 
     def command(self) -> list[str]:
         """The words that start its supervisor."""
