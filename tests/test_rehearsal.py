@@ -7,6 +7,7 @@ import pytest
 
 from hofl.engines.rehearsal import _sizes, rehearse, sized
 from hofl.errors import HoflError
+from hofl.experiment.config import parse_config
 from hofl.experiment.remote import build_server
 from runs import quick
 
@@ -57,4 +58,25 @@ def test_what_cannot_work_is_one_line_and_nothing_is_written(
         rehearse(config, tmp_path / "out", memory=memory)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_training_files_that_no_device_could_read_are_told_at_once(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """The server of other machines' devices does not look for them: they are elsewhere."""
+    (tmp_path / "test.jsonl").write_text('{"text": "late", "kind": "a"}\n')
+    values = quick(tiny_folder, task={"name": "custom"}).model_dump(exclude_none=True)
+    values["custom"] = {
+        "train": str(tmp_path / "none.jsonl"),
+        "test": str(tmp_path / "test.jsonl"),
+        "template": "Message: {text}\nTopic:",
+        "cut": "text",
+        "label_column": "kind",
+        "labels": {"a": "delivery", "b": "billing"},
+    }
+    config = parse_config(values)
+    build_server(config)
+    with pytest.raises(HoflError, match=r"none\.jsonl"):
+        rehearse(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,6 @@
 """``hofl fleet``: a network run with all its devices on this machine, as a rehearsal."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,8 @@ def fleet(
     console, chosen = Console(), sized(hofl.read_config(config, changes), devices)
     budgets = [word.strip() for word in memory.split(",") if word.strip()]
     sizes = f"--memory {','.join(budgets)} " if budgets else ""
-    hint = f"hofl fleet {config} --devices {devices} {sizes}--resume"
+    words = shlex.join([config, *(changes or ())])
+    hint = f"hofl fleet {words} --devices {devices} {sizes}--resume"
     again = resume and goes_on(console, out, config)
     with (
         stoppable(console, out, hint, option="--out"),

@@ -14,7 +14,7 @@ from hofl.engines.serving import Endpoint, serve, serve_again
 from hofl.errors import HoflError
 from hofl.experiment.build import Experiment
 from hofl.experiment.config import ExperimentConfig
-from hofl.experiment.tasks import fleet_seed
+from hofl.experiment.tasks import fleet_seed, resolved_task
 from hofl.planning.available import FREE
 from hofl.planning.sizes import parse_bytes
 from hofl.sampling.tiers import deal, deal_tiers
@@ -71,6 +71,7 @@ def _running(children: Sequence[Child]) -> Iterator[None]:
 
 def _devices(experiment: Experiment, out: Path, server: str, memory: Sequence[str]) -> list[Child]:
     engine, children = experiment.config.engine, []
+    resolved_task(experiment.config)  # all devices are here: what they cannot read is told now
     for number, size in enumerate(_sizes(experiment, memory)):
         home = out / "network" / f"device-{number}"
         words = [sys.executable, "-m", "hofl.cli.main", "device", "--server", server, *size]

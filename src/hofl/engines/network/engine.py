@@ -116,7 +116,7 @@ class NetworkEngine:
             if waited > self._wait:
                 raise HoflError(
                     f"{len(found)} of {self._minimum} devices came within {self._wait:g} s: start "
-                    "them, and go on with --resume."
+                    "them, or mend why they cannot join, and go on with --resume."
                 )
             if waited > told:
                 told = waited + TELL_EVERY
