@@ -57,7 +57,7 @@ def test_every_kind_is_refused_with_its_reason_and_leaves_no_trace_in_the_bits(
         }
         for number, liar in liars.items():
             stack.enter_context(taking_part(liar, f"device-{number}", run.port, tmp_path))
-        run.finished(900)
+        run.finished(1500)
         (row,) = run.rows()[1:]
         repeats = row.get("repeats", [])
         for number, lies in share.items():
