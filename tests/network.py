@@ -32,12 +32,6 @@ NGINX = pytest.mark.skipif(
 """For tests of the real gateway; without nginx only the text of its configuration is checked."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def until(happened: Callable[[], object], what: str, wait: float = WAIT) -> None:
     end = time.monotonic() + wait
     while not happened():

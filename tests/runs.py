@@ -27,6 +27,19 @@ def quick(folder: Path, **changes: Any) -> ExperimentConfig:
     return parse_config(values)
 
 
+def own_files(folder: Path, train: Path, test: Path, **changes: Any) -> ExperimentConfig:
+    """The same on own files with the columns ``text`` and ``kind``, which is a or b."""
+    custom = {
+        "train": str(train),
+        "test": str(test),
+        "template": "Message: {text}\nTopic:",
+        "cut": "text",
+        "label_column": "kind",
+        "labels": {"a": "delivery", "b": "billing"},
+    }
+    return quick(folder, task={"name": "custom"}, custom=custom, **changes)
+
+
 def adapter_bytes(run: Path) -> bytes:
     """The trained adapter's file, byte for byte."""
     return (run / "adapter" / "adapter_model.safetensors").read_bytes()

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("flwr")
-
 from flwr.app import Message
 
 import hofl

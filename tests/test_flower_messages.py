@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("flwr")
-
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 import hofl

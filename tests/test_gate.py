@@ -9,9 +9,10 @@ import pytest
 
 from hofl.engines.network import gate as module
 from hofl.engines.network.gate import Gate
+from hofl.engines.network.processes import free_port
 from hofl.secure.certificates import make_certificates
 from hofl.secure.relay import DeviceFiles
-from network import NGINX, free_port, until
+from network import NGINX, until
 
 pytestmark = [pytest.mark.network, NGINX]
 LONGEST, SECONDS = 2000, 1.0

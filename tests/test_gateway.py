@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hofl.engines.network.processes import free_port
 from hofl.secure.certificates import make_certificates
 from hofl.secure.gateway import FLEET_CALLS, Gateway, command
 from hofl.secure.relay import DeviceFiles, Relay
@@ -20,7 +21,6 @@ from network import (
     executable,
     flower_environment,
     flwr,
-    free_port,
     json_in,
     started,
     until,

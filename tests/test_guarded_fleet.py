@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr")
-
 import hofl
 from deployments import Deployment, note, wait_until
 from hofl.engines.network.processes import answers, free_port, running

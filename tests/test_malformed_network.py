@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr")
-
 import hofl
 from deployments import Deployment, wait_until
 from flower_workers import device

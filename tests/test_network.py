@@ -12,8 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytest.importorskip("flwr")
-
 import hofl
 from deployments import Deployment, note, replayed, wait_until
 from hofl.engines.network.processes import free_port, running

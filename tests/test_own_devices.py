@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr")
-
 import hofl
 from flower_grid import LocalBridge, LocalGrid, local_engine
 from flower_workers import serving
@@ -15,13 +13,12 @@ from hofl.engines.network.settings import WorkerSettings
 from hofl.engines.network.worker import Worker
 from hofl.engines.rounds import run_rounds
 from hofl.experiment.build import Experiment, adapter_of, build
-from hofl.experiment.config import parse_config
 from hofl.experiment.fleet import memory_plan_of
 from hofl.experiment.remote import build_device, build_server
 from hofl.experiment.runs import RunDirectory, config_text
 from hofl.planning.own import OwnDevice
 from hofl.planning.plan import MemoryPlan
-from runs import adapter_bytes, quick
+from runs import adapter_bytes, own_files, quick
 
 TEXTS = ("my parcel has not arrived", "you charged my card twice", "the invoice is wrong")
 
@@ -35,21 +32,10 @@ def config(tiny_folder: Path, tmp_path: Path) -> hofl.ExperimentConfig:
         file.parent.mkdir(exist_ok=True)
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "test.jsonl").write_text('{"text": "late", "kind": "a"}\n')
-    values = quick(
-        tiny_folder,
-        rounds=2,
-        task={"name": "custom"},
-        fleet={"clients": 3, "cohort": 2, "boundaries": [1]},
-    ).model_dump(exclude_none=True)
-    values["custom"] = {
-        "train": str(tmp_path / "train"),
-        "test": str(tmp_path / "test.jsonl"),
-        "template": "Message: {text}\nTopic:",
-        "cut": "text",
-        "label_column": "kind",
-        "labels": {"a": "delivery", "b": "billing"},
-    }
-    return parse_config(values)
+    fleet = {"clients": 3, "cohort": 2, "boundaries": [1]}
+    return own_files(
+        tiny_folder, tmp_path / "train", tmp_path / "test.jsonl", fleet=fleet, rounds=2
+    )
 
 
 def test_devices_with_a_file_each_train_what_one_process_trains_with_all_files(

@@ -7,9 +7,8 @@ import pytest
 
 from hofl.engines.rehearsal import _sizes, rehearse, sized
 from hofl.errors import HoflError
-from hofl.experiment.config import parse_config
 from hofl.experiment.remote import build_server
-from runs import quick
+from runs import own_files, quick
 
 
 def told(folder: Path, memory: tuple[str, ...] = (), **fleet: Any) -> list[tuple[str, str]]:
@@ -66,16 +65,7 @@ def test_training_files_that_no_device_could_read_are_told_at_once(
 ) -> None:
     """The server of other machines' devices does not look for them: they are elsewhere."""
     (tmp_path / "test.jsonl").write_text('{"text": "late", "kind": "a"}\n')
-    values = quick(tiny_folder, task={"name": "custom"}).model_dump(exclude_none=True)
-    values["custom"] = {
-        "train": str(tmp_path / "none.jsonl"),
-        "test": str(tmp_path / "test.jsonl"),
-        "template": "Message: {text}\nTopic:",
-        "cut": "text",
-        "label_column": "kind",
-        "labels": {"a": "delivery", "b": "billing"},
-    }
-    config = parse_config(values)
+    config = own_files(tiny_folder, tmp_path / "none.jsonl", tmp_path / "test.jsonl")
     build_server(config)
     with pytest.raises(HoflError, match=r"none\.jsonl"):
         rehearse(config, tmp_path / "out")

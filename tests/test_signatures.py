@@ -15,12 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("flwr")
-
-from flwr.app import Message
 
 import hofl
 from flower_grid import LocalBridge, LocalGrid, Tamper, Tampered, local_engine

@@ -12,9 +12,9 @@ from typing import Self
 from hofl.engines.flower import commands
 from hofl.engines.network.device import run_device
 from hofl.engines.network.processes import free_port, is_loopback, split_address
-from hofl.engines.network.settings import AUTO, WorkerSettings
+from hofl.engines.network.settings import WorkerSettings
 from hofl.errors import HoflError
-from hofl.planning.sizes import parse_bytes
+from hofl.planning.sizes import AUTO, parse_bytes
 from hofl.secure.relay import DeviceFiles, Relay
 from hofl.secure.signatures import signer
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hofl.engines.launch import Result
 from hofl.engines.network.processes import GRACE, Child, free_port, stop_all, undisturbed
-from hofl.engines.network.settings import AUTO
 from hofl.engines.rounds import Observer
 from hofl.engines.serving import Endpoint, serve, serve_again
 from hofl.errors import HoflError
@@ -16,7 +15,7 @@ from hofl.experiment.build import Experiment
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.tasks import fleet_seed, resolved_task
 from hofl.planning.available import FREE
-from hofl.planning.sizes import parse_bytes
+from hofl.planning.sizes import AUTO, parse_bytes
 from hofl.sampling.tiers import deal, deal_tiers
 
 

@@ -7,10 +7,9 @@ import torch
 from hofl.planning.available import available_bytes, held_bytes
 from hofl.planning.fleet import Device
 from hofl.planning.plan import MemoryPlan
-from hofl.planning.sizes import parse_bytes
+from hofl.planning.sizes import AUTO, parse_bytes
 from hofl.planning.workload import Cost
 
-AUTO = "auto"
 GROWTH = 1.25
 """A choice that still fits is kept until the budget has grown by this factor: free memory changes
 from second to second, and every new boundary is a plan that the server has to make again."""

@@ -5,6 +5,8 @@ from fractions import Fraction
 
 from hofl.errors import HoflError
 
+AUTO = "auto"
+"""In place of an amount: what is free now."""
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}b": 1000**k for k, letter in enumerate("kmgt", start=1)}
 _UNITS |= {f"{letter}ib": 1024**k for k, letter in enumerate("kmgt", start=1)}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hofl.engines.network.link import Header
-from hofl.engines.network.settings import AUTO
 from hofl.messages import printable
+from hofl.planning.sizes import AUTO
 from hofl.secure.signatures import KeyRing
 
 ASK_AGAIN = 30.0

@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Self
 
-AUTO = "auto"
-"""Memory: what is free now."""
+from hofl.planning.sizes import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
