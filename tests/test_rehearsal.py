@@ -10,6 +10,9 @@ from hofl.errors import HoflError
 from hofl.experiment.remote import build_server
 from runs import own_files, quick
 
+IMPATIENT = {"wait": 1.0}
+"""A fleet that is started after all ends with another error, and soon."""
+
 
 def told(folder: Path, memory: tuple[str, ...] = (), **fleet: Any) -> list[tuple[str, str]]:
     config = quick(folder, fleet={"clients": 4, "cohort": 2, "boundaries": [], **fleet})
@@ -52,7 +55,7 @@ def test_without_budgets_devices_take_the_boundaries_of_the_configuration(
 def test_what_cannot_work_is_one_line_and_nothing_is_written(
     fleet: dict[str, Any], memory: list[str], message: str, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    config = sized(quick(tiny_folder, fleet=fleet), 3)
+    config = sized(quick(tiny_folder, fleet=fleet, server=IMPATIENT), 3)
     with pytest.raises(HoflError) as refusal:
         rehearse(config, tmp_path / "out", memory=memory)
     assert message in str(refusal.value)
@@ -65,7 +68,9 @@ def test_training_files_that_no_device_could_read_are_told_at_once(
 ) -> None:
     """The server of other machines' devices does not look for them: they are elsewhere."""
     (tmp_path / "test.jsonl").write_text('{"text": "late", "kind": "a"}\n')
-    config = own_files(tiny_folder, tmp_path / "none.jsonl", tmp_path / "test.jsonl")
+    config = own_files(
+        tiny_folder, tmp_path / "none.jsonl", tmp_path / "test.jsonl", server=IMPATIENT
+    )
     build_server(config)
     with pytest.raises(HoflError, match=r"none\.jsonl"):
         rehearse(config, tmp_path / "out")
