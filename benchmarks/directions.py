@@ -1,4 +1,4 @@
-"""Values per second of ``hofl.directions.direction``, on one thread.
+"""Values per second of ``hofl.core.directions.direction``, on one thread.
 
 The other generators keep drawing from one stream, which favours them: a direction is keyed anew at
 every call. Lines with "new stream" do the same with them and are for information.
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from harness import Cell, Subject, interleave
 
-from hofl.directions import DirectionKey, direction
+from hofl.core.directions import DirectionKey, direction
 
 SIZES = (8 * 576, 800 * 576)  # a LoRA matrix of SmolLM2-135M, and a hundred of them
 VALUES_PER_SAMPLE = 4_000_000

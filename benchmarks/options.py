@@ -17,13 +17,14 @@ from step_variants import BATCH, LENGTH, RULE, make_batch, optimizer_step
 
 from hofl import load_model
 from hofl.algorithm import client_update
-from hofl.batch import Batch, ChooseWord
-from hofl.local.execution import PLAIN, Execution
-from hofl.local.rules import resolve
-from hofl.local.step import hybrid_gradients
-from hofl.memory import measure_peak, resident_bytes
-from hofl.messages import LocalRule, RoundPlan
+from hofl.core.batch import Batch, ChooseWord
+from hofl.core.directions import DirectionKey
+from hofl.local.site import PLAIN, Execution, Site
+from hofl.local.step import LocalParts, hybrid_gradients
+from hofl.memory.live import measure_peak, resident_bytes
+from hofl.messages import RoundPlan
 from hofl.models.split import SplitModel
+from hofl.rules import LocalRule, Part
 
 MODEL = "smollm2-135m-instruct"
 COLUMNS = {
@@ -35,9 +36,9 @@ COLUMNS = {
     "ratio": ("time / FO", ".2f"),
     "uplink_kib": ("uplink KiB", ".1f"),
 }
-FO = replace(RULE, bottom="frozen", surrogate="none", q=0)
-EXACT = replace(RULE, bottom="recompute", q=0)
-ZO = replace(RULE, surrogate="end-to-end")
+FO = replace(RULE, bottom=Part("frozen"), surrogate=Part("none"), q=0)
+EXACT = replace(RULE, bottom=Part("recompute"), q=0)
+ZO = replace(RULE, surrogate=Part("end-to-end"))
 MIB = 2**20
 
 
@@ -115,6 +116,7 @@ def _plan(variant: Variant, model: SplitModel) -> RoundPlan:
         round=0,
         client=0,
         boundary=variant.boundary,
+        key=DirectionKey(0, 0, 0),
         seed=0,
         layout=model.layout.digest,
         rule=replace(variant.rule, local_steps=1),
@@ -125,9 +127,9 @@ def _plan(variant: Variant, model: SplitModel) -> RoundPlan:
 def _measured(variant: Variant, batch: Batch) -> dict[str, Cell]:
     model = _of(variant)
     plan, parts = _plan(variant, model), _parts(batch, variant.execution.micro_batch)
-    rules = resolve(plan.rule, plan.boundary)
+    rules = LocalParts.of(plan.rule, plan.boundary)
     with measure_peak(model.module, model.device) as peak:
-        upload = client_update(model, plan, [parts], *rules, variant.execution)
+        upload = client_update(model, plan, [parts], rules, variant.execution)
     model.load(plan.w)
     return {
         "peak_mib": peak.value / MIB,
@@ -139,11 +141,12 @@ def _measured(variant: Variant, batch: Batch) -> dict[str, Cell]:
 def _step(variant: Variant, batch: Batch) -> Callable[[], None]:
     model = _of(variant)
     plan, parts = _plan(variant, model), _parts(batch, variant.execution.micro_batch)
-    rules = resolve(plan.rule, plan.boundary)
+    rules = LocalParts.of(plan.rule, plan.boundary)
+    site = Site(model, plan.boundary, plan.directions(model.layout), 1, variant.execution)
     update = optimizer_step(model, plan)
 
     def step() -> None:
-        update(hybrid_gradients(model, plan, 1, parts, *rules, variant.execution))
+        update(hybrid_gradients(site, parts, rules))
 
     return step
 

@@ -1,8 +1,8 @@
 """Server replay: rebuilding a client's bottom segment over merely drawing its directions.
 
 ``hofl.algorithm.replay`` for E local steps at boundary 22 of SmolLM2-135M, with scalars that a
-client could have sent, against ``hofl.directions.direction`` for the very same keys. What exceeds 1
-is the combination and the optimizer.
+client could have sent, against ``hofl.core.directions.direction`` for the very same keys.
+What exceeds 1 is the combination and the optimizer.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,12 @@ from harness import Cell, Subject, interleave
 
 from hofl import load_model
 from hofl.algorithm import replay
-from hofl.directions import direction
-from hofl.layout import Layout
-from hofl.messages import LocalRule, RoundPlan
+from hofl.core.directions import DirectionKey, direction
+from hofl.core.layout import Layout
+from hofl.core.optim import SGD, AdamW, Optimizer
+from hofl.messages import RoundPlan
 from hofl.models.adapters import lora_start
-from hofl.optim import SGD, AdamW, Optimizer
+from hofl.rules import LocalRule
 
 MODEL, BOUNDARY, STEPS, Q, SEED = "smollm2-135m-instruct", 22, 5, 2, 0
 OPTIMIZERS: dict[str, Optimizer] = {"SGD": SGD(lr=1e-2), "AdamW": AdamW(lr=1e-3)}
@@ -69,6 +70,7 @@ def _plan(optimizer: Optimizer, layout: Layout) -> RoundPlan:
         round=0,
         client=0,
         boundary=BOUNDARY,
+        key=DirectionKey(SEED, 0, 0),
         seed=SEED,
         layout=layout.digest,
         rule=LocalRule(optimizer=optimizer, local_steps=STEPS, q=Q),

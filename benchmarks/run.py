@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import directions
-import evaluation
 import options
+import real_batches
 import replay
 import step
 from harness import environment
 from rich.console import Console
 
-from hofl.process import tune_allocator, use_threads
+import evaluation
+from hofl.core.process import tune_allocator, use_threads
 
 SUBJECTS = {
     "step": step.measure,
+    "real-batches": real_batches.measure,
     "replay": replay.measure,
     "directions": directions.measure,
     "evaluation": evaluation.measure,

@@ -23,14 +23,14 @@ from step_variants import (
     Step,
     block_flops,
     first_order_steps,
-    hybrid_step,
+    local_step,
     make_batch,
     matmul_peak,
 )
 
 from hofl import load_model
+from hofl.core.process import use_threads
 from hofl.models.split import SplitModel
-from hofl.process import use_threads
 
 MODEL = "smollm2-135m-instruct"
 UNTUNED = "info: {}, allocator untouched"
@@ -76,11 +76,11 @@ def _variants(with_check: bool) -> tuple[SplitModel, dict[str, Step]]:
     loaded = load_model(MODEL, device="cpu")
     model, batch = loaded.split, make_batch(loaded.split.config.vocab_size)
     variants: dict[str, Step] = {}
-    variants["FO"], vocabulary = first_order_steps(loaded.reference, batch)
+    variants["FO"], vocabulary = first_order_steps(loaded.reference, [batch])
     for b in _boundaries(model):
-        variants[f"HO b={b}"] = hybrid_step(model, batch, b, e=1)
+        variants[f"HO b={b}"] = local_step(model, [batch], b)
         if with_check:
-            variants[f"HO b={b} step 0"] = hybrid_step(model, batch, b, e=0)
+            variants[f"HO b={b} step 0"] = local_step(model, [batch], b, e=0)
     if with_check:
         variants["FO vocabulary"] = vocabulary
     return model, variants

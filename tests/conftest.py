@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from hofl.data.task import LabelWords
 from hofl.data.tasks import load_task
-from models import CONFIGS
+from support.models import CONFIGS
 
 torch.set_num_threads(1)  # the models are tiny, and two cores have other things to do
 

@@ -1,34 +1,19 @@
 """The shape of the code: who may import whom, and what must not appear at all."""
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from import_graph import LAYERS, LEVEL, ROOT, edges, imports, modules, named, part_of, reduced
 
-ROOT = Path(__file__).parents[1] / "src" / "hofl"
+from hofl import rules
 
-# From the bottom up; a module may import from its own line's package and from lines above it here.
-LAYERS = [
-    {"cache", "errors", "version", "process"},
-    {"randomness", "layout", "batch", "vectors", "secure"},
-    {"directions", "optim", "memory", "packing", "privacy"},
-    {"messages", "sampling", "theory", "data", "models"},
-    {"server", "local", "evaluation", "methods"},
-    {"algorithm"},
-    {"client"},
-    {"planning"},
-    {"experiment", "recipes"},
-    {"engines", "report"},
-    {"choosing"},
-    {"cli"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
-
-
+TOOLS = Path(__file__).parents[1] / "tools"
+MODULES = modules()
+SOURCES = {path: (ROOT / path).read_text() for path in MODULES}
+IMPORTS = {path: imports(source) for path, source in SOURCES.items()}
 SAMPLING = ", ".join(
     "hofl." + ".".join(path.with_suffix("").parts)
     for path in MODULES
@@ -36,38 +21,69 @@ SAMPLING = ", ".join(
 )
 
 
-def package_of(path: Path) -> str:
-    return path.parts[0].removesuffix(".py")
+def test_every_part_has_one_layer() -> None:
+    parts = [part for layer in LAYERS for part in layer]
+    assert sorted(parts) == sorted({part_of(path) for path in MODULES} - {"__init__"})
 
 
-def imports(path: Path) -> set[str]:
-    """Full names of everything a module imports, except for type checking only."""
-    found = set()
-    tree = ast.parse((ROOT / path).read_text())
-    tree.body = [
-        n
-        for n in tree.body
-        if not (isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test))
-    ]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+def upward(path: Path, names: set[str]) -> set[str]:
+    """Those of these modules that do not lie below a module."""
+    mine = part_of(path)
+    others = {name: name.split(".")[1] for name in names if name.startswith("hofl.")}
+    return {name for name, part in others.items() if part != mine and LEVEL[part] >= LEVEL[mine]}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_imports_point_downwards(path: Path) -> None:
-    mine = package_of(path)
-    if mine == "__init__":
+    if part_of(path) != "__init__":
+        assert upward(path, IMPORTS[path]) == set()
+        assert "hofl" not in IMPORTS[path] or part_of(path) == "cli", "the public surface"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_what_is_started_or_loaded_by_name_lies_below_too(path: Path) -> None:
+    """Processes (``python -m``) and objects (``module:name``) are imports in disguise.
+
+    ``hofl/__init__`` is the public surface. ``rules`` is a registry: an entry names the code that a
+    client imports when it first runs that part, so that whoever only reads the entry loads nothing.
+    """
+    if part_of(path) == "__init__":
         return
-    for name in imports(path):
-        if name == "hofl":
-            assert mine == "cli", f"{path} imports the public surface"
-        elif name.startswith("hofl."):
-            other = name.split(".")[1]
-            assert other == mine or LEVEL[other] < LEVEL[mine], f"{path} must not import {name}"
+    listed = set()
+    if path == Path("rules.py"):
+        entries = [entry for table in rules.PARTS.values() for entry in table.values()]
+        makers = [maker for entry in entries for maker in vars(entry).values()]
+        listed = {maker.split(":")[0] for maker in makers if isinstance(maker, str)}
+    assert upward(path, named(SOURCES[path])) <= listed
+
+
+def test_names_in_texts_are_seen_and_docstrings_are_not() -> None:
+    source = '"""See hofl.cli.main."""\nrun([python, "-m", "hofl.deploy.worker", "x"])\n'
+    source += 'A = {"b": "hofl.local.bottom:Frozen"}\nlog = getLogger("hofl.device")\n'
+    source += 'import_module(f"hofl.cli.{name}")\nsystem("python -m hofl.experiment.runs")\n'
+    expected = {"hofl.deploy.worker", "hofl.local.bottom", "hofl.cli", "hofl.experiment.runs"}
+    assert named(source) == expected
+
+
+def test_the_picture_keeps_what_follows_from_the_imports() -> None:
+    """Fewer arrows, and the same parts can be reached from every part."""
+
+    def reached(graph: dict[str, set[str]], part: str) -> set[str]:
+        return graph[part].union(*(reached(graph, target) for target in graph[part]))
+
+    whole, drawn = edges(), reduced(edges())
+    assert sum(map(len, drawn.values())) < sum(map(len, whole.values())) / 2
+    for part in whole:
+        assert reached(drawn, part) == reached(whole, part)
+        for target in drawn[part]:
+            fewer = {**drawn, part: drawn[part] - {target}}
+            assert target not in reached(fewer, part), f"{part} -> {target} is not needed"
+
+
+def test_the_page_and_the_picture_are_up_to_date() -> None:
+    words = [sys.executable, str(TOOLS / "draw_architecture.py"), "--check"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -80,49 +96,63 @@ def test_imports_point_downwards(path: Path) -> None:
         ("typer", {"cli"}),
         ("rich", {"cli"}),
         ("pydantic", {"experiment"}),
-        ("clarabel", {"sampling"}),
-        ("scipy", {"sampling"}),
+        ("clarabel", {"choosing"}),
+        ("scipy", {"choosing"}),
         ("datasets", {"data"}),
         ("huggingface_hub", {"data"}),
         ("pyarrow", {"data"}),
         ("plotly", {"report"}),
         ("matplotlib", {"report"}),
-        ("flwr", {"engines"}),
-        ("psutil", {"engines"}),
-        ("cryptography", {"secure"}),
+        ("flwr", {"deploy"}),
+        ("psutil", {"deploy"}),
+        ("cryptography", {"deploy"}),
         ("dp_accounting", {"server"}),
     ],
 )
 def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> None:
     users = {
-        package_of(path)
+        part_of(path)
         for path in MODULES
-        if any(name.split(".")[0] == library for name in imports(path))
+        if any(name.split(".")[0] == library for name in IMPORTS[path])
     }
     assert users <= homes
 
 
 def test_flower_is_used_in_its_own_folder_only() -> None:
-    users = [path for path in MODULES if any(n.split(".")[0] == "flwr" for n in imports(path))]
+    users = [path for path in MODULES if any(n.split(".")[0] == "flwr" for n in IMPORTS[path])]
     assert users
-    assert {path.parts[:2] for path in users} == {("engines", "flower")}
+    assert {path.parts[:2] for path in users} == {("deploy", "flower")}
+
+
+def test_flowers_folder_is_imported_by_nobody_else() -> None:
+    """It is named once, where transports are listed; its bundled app names it for Flower."""
+    users = {path for path in MODULES if any("deploy.flower" in name for name in IMPORTS[path])}
+    assert {path.parts[:2] for path in users} == {("deploy", "flower")}
+    named = {path for path in MODULES if "hofl.deploy.flower" in SOURCES[path]}
+    assert named - users <= {Path("deploy/transport.py"), Path("deploy/flower/commands.py")}
+
+
+def test_a_devices_worker_does_not_load_the_servers_loop() -> None:
+    code = "import sys, hofl.deploy.worker; print('hofl.experiment.rounds' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stdout + done.stderr
 
 
 def test_flowers_apps_and_the_device_s_supervisor_load_no_model_library() -> None:
     """Flower starts a new process for every message: importing torch would cost seconds each."""
-    for module in ("hofl.engines.flower.client_app", "hofl.engines.joining"):
-        code = f"import sys; import {module}; print([b for b in ('torch',) if b in sys.modules])"
+    for module in ("flower.client_app", "flower.transport", "device"):
+        code = f"import sys; import hofl.deploy.{module}; print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.stdout.strip() == "[]", done.stdout + done.stderr
+        assert done.stdout.strip() == "False", done.stdout + done.stderr
 
 
 def test_server_side_sampling_and_theory_load_without_the_model_libraries() -> None:
-    for modules, banned in (
+    for names, banned in (
         ("hofl.algorithm, hofl.server.checks", ("transformers", "peft", "accelerate")),
         (SAMPLING, ("torch", "transformers", "scipy", "clarabel")),
-        ("hofl.theory.study, hofl.theory.descent, hofl.theory.trajectory", ("torch", "scipy")),
+        ("hofl.theory.study, hofl.theory.lemmas", ("torch", "scipy")),
     ):
-        code = f"import sys; import {modules}; print([b for b in {banned!r} if b in sys.modules])"
+        code = f"import sys; import {names}; print([b for b in {banned!r} if b in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
@@ -131,13 +161,13 @@ def test_no_global_randomness() -> None:
     """The one exception: transformers initialises random weights from torch's generator."""
     pattern = re.compile(r"manual_seed|np\.random\.(seed|rand|normal)|\brandom\.(seed|random)\(")
     hits = {
-        str(path): pattern.findall((ROOT / path).read_text())
-        for path in MODULES
-        if pattern.search((ROOT / path).read_text())
+        str(path): pattern.findall(source)
+        for path, source in SOURCES.items()
+        if pattern.search(source)
     }
     assert set(hits) <= {"models/loading.py"}
 
 
 def test_files_stay_small() -> None:
-    sizes = {str(path): len((ROOT / path).read_text().splitlines()) for path in MODULES}
+    sizes = {str(path): len(source.splitlines()) for path, source in SOURCES.items()}
     assert {path: size for path, size in sizes.items() if size > 300} == {}

@@ -1,12 +1,35 @@
-"""The documents: every relative link leads somewhere, and nothing is left to fill in."""
+"""The documents: links, examples and tables hold, lines are wrapped, nothing is left to fill in."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import hofl
+from hofl.core.optim import AdamW
+from hofl.methods import PART_OPTIONS
+from hofl.sampling.policies import POLICIES
+
+SECTIONS = {
+    name: set(getattr(hofl, f"{name.title()}Config").model_fields)
+    for name in hofl.ExperimentConfig.model_fields
+    if f"{name.title()}Config" in hofl.__all__
+}
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+WIDTH = 110
+FENCE = re.compile(r"^ *```")
+UNBREAKABLE = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)")
+CODE_FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py)`")
+KEY = re.compile(rf"(?<![\w./-])({'|'.join(SECTIONS)})\.(\w+)(?:\.(\w+))?(?![\w/])")
+HISTORY = ("CHANGELOG.md", "log.md", "messages.md")  # they name keys of earlier versions, too
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a language on a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -16,6 +39,92 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_pages_lead_to_a_heading(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        text = (page.parent / target if target else page).read_text()
+        titles = re.findall(r"^#+ (.+)$", text, re.M)
+        assert anchor in [re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles]
+
+
+def test_the_speed_table_is_what_the_benchmarks_wrote() -> None:
+    words = [sys.executable, str(ROOT / "tools" / "speed_table.py"), "--check"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_are_wrapped(page: Path) -> None:
+    """Tables, code, and what cannot be broken are excepted."""
+    inside, long = False, []
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        inside ^= bool(FENCE.match(line))
+        exempt = inside or line.startswith(("|", "!", "<"))
+        breakable = " " in UNBREAKABLE.sub("", line).strip()
+        if len(line) > WIDTH and breakable and not exempt:
+            long.append(f"{page.name}:{number}: {len(line)} columns")
+    assert long == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    """By their path from the root or the package; in a page about one folder, by their name."""
+    known = {path.name for path in (ROOT / "src").rglob("*.py")}
+    missing = [
+        name
+        for name in CODE_FILE.findall(page.read_text())
+        if not any((folder / name).is_file() for folder in (ROOT, ROOT / "src" / "hofl"))
+        if page.name == "notation.md" or name not in known
+        if f"[`{name}`](" not in page.read_text()  # a link, which is checked
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configuration_keys_of_a_page_exist(page: Path) -> None:
+    if page.name in HISTORY:
+        return
+    options = {"name", "statistics", *vars(AdamW(lr=1.0))}
+    options |= {option for kind in POLICIES.values() for option in kind.__annotations__}
+    text = re.sub(r"^```python\n.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    for section, key, option in KEY.findall(text.replace("model.safetensors", "")):
+        assert key in SECTIONS[section], f"{section}.{key}"
+        if option:
+            assert key in PART_OPTIONS, f"{section}.{key}.{option}"
+            assert option in options, f"{section}.{key}.{option}"
+
+
 def test_nothing_is_left_to_fill_in() -> None:
     for page in PAGES:
         assert re.findall(r"\b(?:DEMO|BENCH)_[A-Z]+\b", page.read_text()) == []
+
+
+TRAIN = """
+import sys, tomllib
+from pathlib import Path
+import hofl
+from hofl.experiment.config import parse_config
+
+if __name__ == "__main__":
+    values = tomllib.loads(Path(sys.argv[1]).read_text())
+    result = hofl.run(parse_config(values), sys.argv[2], observe)
+    assert result.record.rounds == 2
+"""
+
+
+def test_the_examples_of_extending_train_together(tiny_folder: Path, tmp_path: Path) -> None:
+    """Every entry of the page in one run, whose uploads are all verified by their hashes."""
+    extending, sampling = (ROOT / "docs" / f"{name}.md" for name in ("extending", "sampling"))
+    (policy,) = (code for code in blocks(sampling, "python") if "POLICIES" in code)
+    (table,) = blocks(extending, "toml")
+    (tmp_path / "parts.py").write_text("\n".join([*blocks(extending, "python"), policy, TRAIN]))
+    fleet = "[fleet]\nclients = 6\ncohort = 3\nboundaries = [1, 2, 3]\n"
+    rest = f'rounds = 2\n[model]\nname = "{tiny_folder}"\n[adapter]\nrank = 2\n[task]\n'
+    rest += "batch_size = 4\nmax_length = 48\n[engine]\nthreads = 1\nworkers = 2\n"
+    (tmp_path / "run.toml").write_text(rest + fleet + table)
+    words = [sys.executable, "parts.py", "run.toml", "run"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^round (\d): loss \d", done.stdout, re.M) == ["1", "2"]
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert all('"refused": {}' in row for row in rows)

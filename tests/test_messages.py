@@ -9,17 +9,20 @@ from math import prod
 import pytest
 import torch
 
-from hofl.directions import SHARED_STREAM, DirectionKey
-from hofl.errors import UploadRefused
-from hofl.messages import ClientMetrics, LocalRule, RoundPlan, Upload
-from hofl.optim import SGD, AdamW
-from hofl.privacy import Privacy
+from hofl.core.directions import DirectionKey
+from hofl.core.errors import HoflError, UploadRefused
+from hofl.core.layout import Layout
+from hofl.core.optim import SGD, AdamW
+from hofl.core.privacy import Privacy
+from hofl.messages import ClientMetrics, RoundPlan, Upload
+from hofl.rules import LocalRule
 
 PLACE = {"run": "demo-7", "round": 12, "client": 5, "boundary": 2, "layout": "0123456789abcdef"}
 METRICS = {"loss": 0.1, "examples": 40, "signal": 1 / 3, "noise": 1e-9, "peak_bytes": 2**40}
 PLAN = RoundPlan(
     **PLACE,
-    seed=2**63 - 1,
+    key=DirectionKey(2**64 - 1, 2**63, 2**32 - 1),
+    seed=2**64 - 1,
     rule=LocalRule(optimizer=AdamW(lr=0.1 + 0.2)),
     w=torch.randn(77, generator=torch.Generator().manual_seed(0)),
 )
@@ -27,8 +30,9 @@ OTHER_RULE = LocalRule(
     optimizer=SGD(lr=1e-3, weight_decay=1 / 3),
     local_steps=9,
     bottom="recompute",
-    surrogate="end-to-end",
+    surrogate="linear",
     estimator="central",
+    directions={"name": "gaussian", "shared": True},
     q=7,
     mu=1 / 7,
     proximal=1e-3,
@@ -44,7 +48,7 @@ UPLOAD = Upload(
 # The same written by hand, for messages that no code of ours would write.
 HEADER = {
     "kind": "upload",
-    "schema": 1,
+    "schema": 3,
     **PLACE,
     "plan": "cd" * 32,
     "bottom_hash": "",
@@ -57,12 +61,15 @@ def same(left: object, right: object) -> bool:
     """Equal in every field, tensors bit for bit."""
     assert type(left) is type(right)
     pairs = [(getattr(left, field.name), getattr(right, field.name)) for field in fields(left)]
-    return all(
-        (a.dtype, a.shape, a.numpy().tobytes()) == (b.dtype, b.shape, b.numpy().tobytes())
-        if isinstance(a, torch.Tensor)
-        else type(a) is type(b) and a == b
-        for a, b in pairs
-    )
+    return all(equal(a, b) for a, b in pairs)
+
+
+def equal(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return (a.dtype, a.shape, a.numpy().tobytes()) == (b.dtype, b.shape, b.numpy().tobytes())
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    return type(a) is type(b) and a == b
 
 
 def wire(header: object, tensors: dict[str, list[int]]) -> bytes:
@@ -80,21 +87,34 @@ def wire(header: object, tensors: dict[str, list[int]]) -> bytes:
     "plan",
     [
         PLAN,
-        replace(PLAN, rule=OTHER_RULE, shared_directions=True, verify=True, seed=0),
+        replace(PLAN, rule=OTHER_RULE, verify=True, seed=0),
+        replace(PLAN, vectors={"scale": torch.rand(77), "a": torch.arange(3.0)}),
         replace(PLAN, w=torch.arange(20.0)[::3]),
         replace(PLAN, w=torch.zeros(0)),
         replace(PLAN, privacy=Privacy(noise=1 / 3, scalar_clip=0.1, difference_clip=2.0)),
     ],
-    ids=["plain", "every field", "strided", "empty", "private"],
+    ids=["plain", "every field", "vectors", "strided", "empty", "private"],
 )
 def test_plan_survives_the_wire(plan: RoundPlan):
     assert same(RoundPlan.from_bytes(plan.to_bytes()), plan)
 
 
-def test_plan_names_the_directions_of_its_client_or_of_the_cohort():
-    assert RoundPlan.from_bytes(PLAN.to_bytes()).key == DirectionKey(2**63 - 1, 12, 5)
-    shared = [replace(PLAN, client=client, shared_directions=True).key for client in (1, 2)]
-    assert shared == [DirectionKey(2**63 - 1, 12, SHARED_STREAM)] * 2
+def test_a_vector_cannot_take_the_name_of_w():
+    """Otherwise the client never gets it, and both sides draw other directions."""
+    with pytest.raises(HoflError, match="cannot be called 'w'"):
+        replace(PLAN, vectors={"w": torch.ones(77)})
+
+
+def test_the_digest_is_of_shapes_and_types_too():
+    """The same bytes in another shape or type are other vectors."""
+    kept = torch.arange(6.0)
+    others = [kept, kept.view(2, 3), kept.view(torch.int32), kept.view(3, 2)]
+    assert len({replace(PLAN, vectors={"a": vector}).digest() for vector in others}) == 4
+
+
+def test_a_plan_carries_the_key_of_its_directions():
+    received = RoundPlan.from_bytes(PLAN.to_bytes())
+    assert received.directions(Layout((), (), (), 0)).key == PLAN.key
 
 
 @pytest.mark.parametrize(
@@ -184,10 +204,10 @@ def test_header_that_is_no_object_is_refused(header: str):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "plan"}, "'plan', 1.*expected .*'upload', 1"),
-        ({"kind": ["upload"]}, "expected .*'upload', 1"),
-        ({"schema": 2}, "'upload', 2.*expected .*'upload', 1"),
-        ({"schema": "1"}, "expected .*'upload', 1"),
+        ({"kind": "plan"}, "'plan', 3.*expected .*'upload', 3"),
+        ({"kind": ["upload"]}, "expected .*'upload', 3"),
+        ({"schema": 1}, "'upload', 1.*expected .*'upload', 3"),
+        ({"schema": "3"}, "expected .*'upload', 3"),
         ({"metrics": {"loss": 1.0}}, "'examples'"),
         ({"metrics": {**METRICS, "more": 1}}, "'more'"),
         *(({"metrics": value}, "must be a mapping") for value in (None, [], "x", 3)),
@@ -235,6 +255,7 @@ def test_shape_that_overflows_is_refused():
         {"round": 13},
         {"client": 6},
         {"boundary": 1},
+        {"key": DirectionKey(2**64 - 1, 2**63, 0)},
         {"seed": 0},
         {"layout": "f" * 16},
         {"rule": OTHER_RULE},
@@ -242,7 +263,7 @@ def test_shape_that_overflows_is_refused():
         {"w": PLAN.w.flip(0)},
         {"w": torch.nextafter(PLAN.w, torch.tensor(9.0))},
         {"w": PLAN.w[:-1]},
-        {"shared_directions": True},
+        {"vectors": {"scale": torch.ones(77)}},
         {"verify": True},
         {"privacy": Privacy(noise=1.0, scalar_clip=1.0, difference_clip=1.0)},
     ],
@@ -257,6 +278,6 @@ def test_the_digest_is_of_everything_a_plan_says(changes: dict):
 
 def test_every_field_of_a_plan_is_in_the_digest():
     """A field that is added has to be added above, too."""
-    names = {"run", "round", "client", "boundary", "seed", "layout", "rule", "w"}
-    names |= {"shared_directions", "verify", "privacy"}
+    names = {"run", "round", "client", "boundary", "key", "seed", "layout", "rule", "w"}
+    names |= {"vectors", "verify", "privacy"}
     assert {field.name for field in fields(RoundPlan)} == names

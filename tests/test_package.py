@@ -26,7 +26,7 @@ def test_wheel_builds_installs_and_runs(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
         "hofl/py.typed",
-        "hofl/normal_table.npy",
+        "hofl/core/normal_table.npy",
         "hofl/recipes/demo.toml",
         "hofl/data/tasks/helpdesk/train.jsonl",
     } <= names
@@ -34,7 +34,8 @@ def test_wheel_builds_installs_and_runs(tmp_path: Path) -> None:
     target = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*install, "--target", str(target), str(wheel)], check=True)
-    code = "import hofl, hofl.directions as d; d.normal_table(); print(hofl.__file__, hofl.METHODS)"
+    code = "import hofl; from hofl.core.directions import normal_table; normal_table(); "
+    code += "print(hofl.__file__, hofl.METHODS)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

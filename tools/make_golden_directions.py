@@ -3,19 +3,19 @@
 Run: python tools/make_golden_directions.py tests/golden/directions.json
 """
 
+import argparse
 import hashlib
 import json
-import sys
 from pathlib import Path
 
-from hofl.directions import SHARED_STREAM, DirectionKey, direction
+from hofl.core.directions import DirectionKey, direction
 
 # (seed, round, stream, step, j, index)
 KEYS = [
     (0, 0, 0, 0, 0, 0),
     (42, 7, 3, 1, 2, 5),
     (42, 7, 3, 2, 1, 5),
-    (1, 159, SHARED_STREAM, 4, 0, 95),
+    (1, 159, 2**32 - 1, 4, 0, 95),
     (2**64 - 1, 2**64 - 1, 2**32 - 2, 2**32 - 1, 2**32 - 1, 2**32 - 1),
 ]
 LONG_KEY, LONG_SIZE = (2026, 12, 34, 5, 6, 78), 1_000_003
@@ -34,4 +34,6 @@ long_draw = {
 }
 rows = [json.dumps({"key": key, "float32": draw(key, 10).hex(" ", 4)}) for key in KEYS]
 lines = ['{"draws": [', ",\n".join(rows), '], "long":', json.dumps(long_draw) + "}"]
-Path(sys.argv[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+parser.add_argument("file", type=Path, help="where to write")
+parser.parse_args().file.write_text("\n".join(lines) + "\n", encoding="utf-8")

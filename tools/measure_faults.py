@@ -2,7 +2,7 @@
 
 Run: python tools/measure_faults.py
 
-Runs the tests named below (real servers and devices on 127.0.0.1; kill -9 at stated
+Runs the tests named below (real servers and devices on 127.0.0.1; kill -9 and SIGSTOP at stated
 places), which also check that nothing wrong was averaged, and prints their table in Markdown.
 """
 
@@ -14,14 +14,15 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("tests/test_network.py", "tests/test_guarded_fleet.py")
+TESTS = tuple(f"tests/deploy/test_{name}.py" for name in ("network", "guarded_fleet", "stalls"))
 
 
 def table(lines: list[str]) -> str:
     """One row per injected fault."""
-    rows = ["| kill -9 of | outcome | recovered after |", "|---|---|---|"]
+    rows = ["| kill -9 (or SIGSTOP) of | outcome | recovered after |", "|---|---|---|"]
     rows += [
-        f"| {fault} | {told} | {seconds} s |" for fault, told, seconds in map(json.loads, lines)
+        f"| {fault} | {outcome} | {seconds} s |"
+        for fault, outcome, seconds in map(json.loads, lines)
     ]
     return "\n".join(rows)
 

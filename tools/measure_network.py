@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 import hofl
-from hofl.engines.rehearsal import rehearse, sized
+from hofl.deploy.rehearsal import rehearsal_launcher, sized
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.runs import RunDirectory
 
@@ -34,13 +34,13 @@ def adapter(run: Path) -> bytes:
 def measured(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
     """Medians over the rounds after the first, in seconds and bytes."""
     alone = hofl.run(config, folder / "alone")
-    fleet = rehearse(config, folder / "fleet", observe=told)
+    fleet = hofl.run(config, folder / "fleet", progress, rehearsal_launcher())
     rows = RunDirectory(fleet.path).metrics()[2:]
-    computing = [max(one["seconds"] for one in row["wire"].values()) for row in rows]
-    overhead = [row["seconds"] - most for row, most in zip(rows, computing, strict=True)]
-    in_process = median(row["seconds"] for row in RunDirectory(alone.path).metrics()[2:])
-    network = median(row["seconds"] for row in rows)
-    wire = rows[-1]["wire"]
+    computing = [max(sizes["seconds"] for sizes in row.wire.values()) for row in rows]
+    overhead = [row.seconds - most for row, most in zip(rows, computing, strict=True)]
+    in_process = median(row.seconds for row in RunDirectory(alone.path).metrics()[2:])
+    network = median(row.seconds for row in rows)
+    wire = rows[-1].wire
     return {
         "rounds": len(rows),
         "in_process_seconds": in_process,
@@ -52,16 +52,16 @@ def measured(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
         "same_bits": adapter(alone.path) == adapter(fleet.path),
         "bytes": {
             client: {
-                "boundary": rows[-1]["present"][client],
-                **{key: one[key] for key in ("plan", "down", "upload", "up")},
+                "boundary": (rows[-1].present or {})[client],
+                **{key: sizes[key] for key in ("plan", "down", "upload", "up")},
             }
-            for client, one in wire.items()
+            for client, sizes in wire.items()
         },
     }
 
 
-def told(event: str, facts: dict[str, Any]) -> None:
-    """What the devices say, and the rounds as they end."""
+def progress(event: str, facts: dict[str, Any]) -> None:
+    """Print what happens to devices, and the rounds as they end."""
     if event == "device":
         print(facts["text"], flush=True)
     elif event == "round":

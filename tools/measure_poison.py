@@ -15,17 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 from hofl.algorithm import replay
-from hofl.client import LocalClient
-from hofl.engines.in_process import InProcess
-from hofl.engines.rounds import Failure, one_round, timed_evaluation
-from hofl.errors import HoflError
-from hofl.evaluation.headline import headline
-from hofl.experiment.build import Experiment, build
+from hofl.core.errors import HoflError
+from hofl.core.layout import Layout
+from hofl.core.process import tune_allocator, use_threads
+from hofl.engines.base import Dispatch, Failure
+from hofl.engines.client import LocalClient
+from hofl.engines.local import InProcess
+from hofl.experiment.build import Experiment, build_simulation
 from hofl.experiment.config import ExperimentConfig, read_config
-from hofl.experiment.runs import ServerState
-from hofl.layout import Layout
+from hofl.experiment.records import headline
+from hofl.experiment.rounds import evaluation, one_round
 from hofl.messages import RoundPlan, Upload, bottom_hash
-from hofl.process import tune_allocator, use_threads
 from hofl.server.aggregate import AGGREGATIONS
 
 Attack = Callable[[Upload], Upload]
@@ -50,11 +50,11 @@ class Poisoned(InProcess):
         super().__init__(client)
         self._devices, self._attack, self._layout = devices, attack, layout
 
-    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
+    def gather(self, dispatches: Iterable[Dispatch]) -> Iterator[bytes | Failure]:
         """Honest answers, and others."""
-        for data in plans:
-            (answer,) = super().gather([data])
-            plan = RoundPlan.from_bytes(data)
+        for dispatch in dispatches:
+            (answer,) = super().gather([dispatch])
+            plan = dispatch.plan
             if plan.client in self._devices and isinstance(answer, bytes):
                 answer = self._changed(plan, answer)
             yield answer
@@ -70,15 +70,15 @@ class Poisoned(InProcess):
 def outcome(experiment: Experiment, devices: set[int], attack: Attack) -> str:
     """The final score of one run, and what was refused on the way."""
     engine = Poisoned(experiment.client, devices, attack, experiment.layout)
-    state, refused, drawn = ServerState(experiment.start, 0), 0, 0
+    state, refused, drawn = experiment.start, 0, 0
     try:
         while state.round < experiment.config.rounds:
             state, row = one_round(experiment, engine, state, lambda *_: None)
-            refused += len(row["refused"])
-            drawn += bool(devices & set(row["cohort"]))
+            refused += len(row.refused)
+            drawn += bool(devices & set(row.cohort))
     except HoflError as error:
         return f"stopped: {error}"[:60]
-    scores = timed_evaluation(experiment, state, lambda *_: None)["eval"]
+    scores = evaluation(experiment, state, lambda *_: None)
     name, value = headline(scores)
     note = f", {refused} refused" if refused else ""
     rounds = f"poison in {drawn} of {state.round} rounds"
@@ -106,7 +106,7 @@ def main() -> None:
     tune_allocator()
     use_threads(config.engine.threads, 1)
     devices = {int(text) for text in arguments.devices.split(",")}
-    experiments = {rule: build(with_rule(config, rule)) for rule in rules}
+    experiments = {rule: build_simulation(with_rule(config, rule)) for rule in rules}
     table = Table(title=f"poisoned: {sorted(devices)} of {config.fleet.clients} devices")
     for column in ("attack", *rules):
         table.add_column(column)

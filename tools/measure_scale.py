@@ -23,12 +23,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from hofl.engines.in_process import InProcess
-from hofl.engines.rounds import Failure, one_round
-from hofl.experiment.build import Experiment, build
+from hofl.engines.base import Dispatch, Failure
+from hofl.engines.local import InProcess
+from hofl.experiment.build import Experiment, build_simulation
 from hofl.experiment.config import parse_config
-from hofl.experiment.runs import ServerState
-from hofl.messages import ClientMetrics, RoundPlan, Upload
+from hofl.experiment.rounds import one_round
+from hofl.messages import ClientMetrics, Upload
 
 WORDS = ["<unk>", "<s>", "</s>", "good", "bad", "a", "b", "c", "It", "was", ":"]
 EXAMPLES = 20_000
@@ -41,10 +41,9 @@ class Idle(InProcess):
         super().__init__(experiment.client)
         self._layout = experiment.layout
 
-    def gather(self, plans: Iterable[bytes]) -> Iterator[bytes | Failure]:
+    def gather(self, dispatches: Iterable[Dispatch]) -> Iterator[bytes | Failure]:
         """Valid uploads of zeros."""
-        for data in plans:
-            plan = RoundPlan.from_bytes(data)
+        for plan in (dispatch.plan for dispatch in dispatches):
             yield Upload(
                 run=plan.run,
                 round=plan.round,
@@ -109,18 +108,18 @@ def measure(clients: int, cohort: int, rounds: int, folder: str, results: Any) -
         }
     )
     began = time.process_time()
-    experiment = build(config)
+    experiment = build_simulation(config)
     built = time.process_time() - began
-    state, engine = ServerState(experiment.start, 0), Idle(experiment)
+    state, engine = experiment.start, Idle(experiment)
     one_round(experiment, engine, state, lambda *_: None)  # what is made once
     seconds = []
     for _ in range(rounds):
         began = time.process_time()
         state, row = one_round(experiment, engine, state, lambda *_: None)
         seconds.append(time.process_time() - began)
-        assert len(row["answered"]) == cohort
+        assert len(row.answered) == cohort
     tracemalloc.start()
-    one_round(experiment, engine, ServerState(experiment.start, 0), lambda *_: None)
+    one_round(experiment, engine, experiment.start, lambda *_: None)
     traced = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()  # it slows down all that allocates
     began = time.process_time()
@@ -129,7 +128,7 @@ def measure(clients: int, cohort: int, rounds: int, folder: str, results: Any) -
     results.put(
         {
             "clients": clients,
-            "build": built,
+            "build_simulation": built,
             "round": median(seconds),
             "draw": drawn,
             "traced": traced / 2**20,
@@ -149,7 +148,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         small_model(Path(folder) / "model")
         examples(Path(folder) / "rows.jsonl")
-        print("      N   build s   round s   of it draw   MiB in a round   MiB resident")
+        print("      N   build_simulation s   round s   of it draw   MiB in a round   MiB resident")
         for text in arguments.clients.split(","):
             results = spawn.Queue()
             words = (int(text), arguments.cohort, arguments.rounds, folder, results)
@@ -158,7 +157,7 @@ def main() -> None:
             found = results.get(timeout=900)
             process.join()
             print(
-                f"{found['clients']:7} {found['build']:9.2f} {found['round']:9.4f} "
+                f"{found['clients']:7} {found['build_simulation']:9.2f} {found['round']:9.4f} "
                 f"{found['draw']:12.4f} {found['traced']:16.2f} {found['resident']:14.0f}"
             )
 

@@ -11,11 +11,10 @@ imported without loading the model libraries.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hofl.version import VERSION as __version__  # noqa: N811
+from hofl.core.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
-    from hofl.engines.launch import Result, resume, run
-    from hofl.errors import HoflError, UploadRefused
+    from hofl.core.errors import HoflError, UploadRefused
     from hofl.experiment.check import check
     from hofl.experiment.config import (
         AdapterConfig,
@@ -32,13 +31,14 @@ if TYPE_CHECKING:
         TaskConfig,
         read_config,
     )
+    from hofl.experiment.launch import Result, resume, run
     from hofl.experiment.scoring import config_of, score, score_predictions
     from hofl.methods import METHODS, Method, method
     from hofl.models.loading import load_model
 
 _HOMES = {
-    "hofl.engines.launch": ("Result", "resume", "run"),
-    "hofl.errors": ("HoflError", "UploadRefused"),
+    "hofl.experiment.launch": ("Result", "resume", "run"),
+    "hofl.core.errors": ("HoflError", "UploadRefused"),
     "hofl.experiment.check": ("check",),
     "hofl.experiment.config": (
         "AdapterConfig",

@@ -1,85 +1,54 @@
-"""What crosses the network: a plan down, an upload up. Both know their serialised size.
+"""What crosses the network: a round's plan down, an upload up.
 
-Wire format: one ``safetensors`` buffer of flat vectors, whose metadata holds the small fields as
-JSON. Names and shapes do not travel: both sides have the layout and compare its digest. Reading
-never executes anything and never trusts a length.
+Names and shapes do not travel: both sides have the layout and compare its digest. The wire format
+is that of ``hofl.core.wire``.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
-import safetensors
-from safetensors.torch import load, save
+import torch
 from torch import Tensor
 
-from hofl.directions import SHARED_STREAM, DirectionKey
-from hofl.errors import UploadRefused
-from hofl.layout import Layout
-from hofl.optim import Optimizer, optimizer_from, optimizer_spec
-from hofl.packing import Packed
-from hofl.privacy import Privacy
-from hofl.randomness import Purpose, generator
+from hofl.core.directions import DirectionKey, Directions
+from hofl.core.errors import HoflError, PlanRefused, UploadRefused, printable
+from hofl.core.layout import Layout
+from hofl.core.packing import Packed
+from hofl.core.privacy import Privacy
+from hofl.core.randomness import Purpose, generator
+from hofl.core.wire import HEADER_BYTES, check_types, pack_message, unpack_message
+from hofl.rules import DIRECTIONS, LocalRule
 
-SCHEMA = 1
-LARGEST = 1e300
-"""Metrics beyond this are refused."""
-HEADER_BYTES = 4096
-"""The most that a message may spend on anything but its vectors, its length field included."""
-# What readers raise on hostile bytes; RuntimeError covers overflowing shapes and deep nesting.
-_UNREADABLE = (
-    safetensors.SafetensorError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalRule:
-    """What a client does in its E local steps. Names refer to the registries in ``hofl.local``.
-
-    Args:
-        optimizer: SGD or AdamW, state reset at every participation.
-        local_steps: E.
-        bottom: how the bottom learns (``zeroth-order``, ``frozen``, ``recompute``).
-        surrogate: what the bottom minimises (``linear``, ``end-to-end``, ``none``).
-        estimator: ``forward``, ``central`` or ``forward-mode``.
-        q: directions per step.
-        mu: perturbation radius.
-        proximal: FedProx's strength, 0 for none.
-        uplink_bits: 32, or 8 or 4 to send the difference stochastically rounded.
-    """
-
-    optimizer: Optimizer
-    local_steps: int = 5
-    bottom: str = "zeroth-order"
-    surrogate: str = "linear"
-    estimator: str = "forward"
-    q: int = 2
-    mu: float = 1e-3
-    proximal: float = 0.0
-    uplink_bits: int = 32
+RANGES = {
+    "loss": (float, -1e9, 1e9),
+    "examples": (int, 0, 10**12),
+    "checks": (int, 0, 10**6),
+    "signal": (float, 0.0, 1e30),
+    "noise": (float, 0.0, 1e30),
+    "peak_bytes": (int, 0, 2**60),
+}
+"""Type, least and largest value of every metric: generous, but sums over a run stay finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundPlan:
-    """Down: the global adapter and what this client is to do with it.
+    """Down: the global adapter, and one client's work in one round.
 
     Args:
-        run: name of the run, so that an upload cannot be taken for another run's.
+        run: name of the run, so that uploads of another run are refused.
         round: t.
         client: i.
         boundary: b_i.
-        seed: the run's seed; with round and stream it names every direction.
+        key: of this participation's directions.
+        seed: of this participation's own draws: minibatches, and rounding of the difference.
         layout: digest of the shared coordinates.
         rule: the local rule.
         w: w_t, flat float32 [d].
-        shared_directions: the whole cohort uses the same directions.
+        vectors: what else the server keeps and shares, by name, such as a scale per coordinate.
         verify: the client adds a hash of its final bottom segment.
         privacy: how the client protects what it sends; None is not at all.
     """
@@ -88,68 +57,88 @@ class RoundPlan:
     round: int
     client: int
     boundary: int
+    key: DirectionKey
     seed: int
     layout: str
     rule: LocalRule
     w: Tensor = field(repr=False)
-    shared_directions: bool = False
+    vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     verify: bool = False
     privacy: Privacy | None = None
 
-    @property
-    def key(self) -> DirectionKey:
-        """Key of this participation's directions."""
-        stream = SHARED_STREAM if self.shared_directions else self.client
-        return DirectionKey(self.seed, self.round, stream)
+    def __post_init__(self) -> None:
+        if "w" in self.vectors:
+            raise HoflError("a vector beside w cannot be called 'w': give it another name.")
+
+    def directions(self, layout: Layout) -> Directions:
+        """Make the object that regenerates this participation's directions, on either side."""
+        arrays = {name: vector.cpu().numpy() for name, vector in self.vectors.items()}
+        part = self.rule.directions
+        made: Directions = part.made_by(DIRECTIONS[part.name].make, self.key, layout, arrays)
+        return made
 
     def scalars_shape(self, layout: Layout) -> tuple[int, int]:
-        """(E, q), or (E, 0) when the bottom sends no scalars."""
-        replayed = self.rule.bottom == "zeroth-order" and layout.cut(self.boundary) > 0
-        return self.rule.local_steps, self.rule.q if replayed else 0
+        """Return (E, q), or (E, 0) when the bottom sends no scalars."""
+        replayed = self.rule.traits.sends_scalars and self.boundary > 0
+        return self.rule.local_steps, self.rule.q if replayed and layout.cut(self.boundary) else 0
 
     def dense_start(self, layout: Layout) -> int:
-        """The upload's difference covers ``w[dense_start:]``: the top, or all after recompute."""
-        return 0 if self.rule.bottom == "recompute" else layout.cut(self.boundary)
+        """Return where the upload's difference ``w[dense_start:]`` starts: at the top, or at 0."""
+        return 0 if self.rule.traits.sends_difference else layout.cut(self.boundary)
 
     def max_upload_bytes(self, layout: Layout) -> int:
-        """No answer to this plan is longer: its vectors in full, and a header."""
+        """Return the largest size of an answer to this plan: its vectors in full, and a header."""
         numbers = self.rule.local_steps * self.rule.q + layout.size - self.dense_start(layout)
         return 4 * numbers + HEADER_BYTES
 
     def digest(self) -> str:
-        """SHA-256 of everything the plan says, w_t included: what an upload answers."""
-        found = hashlib.sha256(json.dumps(self._header()).encode())
-        found.update(self.w.detach().cpu().contiguous().numpy().tobytes())
-        return found.hexdigest()
+        """Return SHA-256 of the whole plan, its vectors included; an upload repeats it."""
+        digest = hashlib.sha256(json.dumps(self._header()).encode())
+        for name, vector in sorted(self._tensors().items()):
+            digest.update(f"{name} {vector.dtype} {tuple(vector.shape)}".encode())
+            digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def rounding(self) -> np.random.Generator:
-        """The client's stream for rounding its difference; nobody else needs it."""
+        """Return the client's stream for rounding its difference; the server does not need it."""
         return generator(self.seed, Purpose.UPLINK, self.round, self.client)
 
     def to_bytes(self) -> bytes:
         """Serialise."""
-        return _pack("plan", self._header(), {"w": self.w})
+        return pack_message("plan", self._header(), self._tensors())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**self.vectors, "w": self.w}
 
     def _header(self) -> dict[str, Any]:
-        header = {k: v for k, v in vars(self).items() if k not in ("w", "rule")}
-        rule = {k: v for k, v in vars(self.rule).items() if k != "optimizer"}
-        rule["optimizer"] = optimizer_spec(self.rule.optimizer)
+        header = {k: v for k, v in vars(self).items() if k not in ("w", "vectors")}
         private = None if self.privacy is None else asdict(self.privacy)
-        return {**header, "rule": rule, "privacy": private}
+        return {**header, "key": [*self.key], "rule": self.rule.spec(), "privacy": private}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse."""
-        header, tensors = _unpack("plan", data)
-        rule = header.pop("rule")
-        rule["optimizer"] = optimizer_from(rule["optimizer"])
-        private = header.pop("privacy")
-        return cls(
-            **header,
-            rule=LocalRule(**rule),
-            w=tensors["w"],
-            privacy=None if private is None else Privacy(**private),
-        )
+        """Parse bytes that should come from the server.
+
+        Raises:
+            PlanRefused: they are not a plan.
+        """
+        header, tensors = unpack_message("plan", data, PlanRefused)
+        try:
+            rule, private = LocalRule.from_spec(header.pop("rule")), header.pop("privacy")
+            rule.check()
+            key = header.pop("key")
+            plan = cls(
+                **header,
+                key=DirectionKey(*key),
+                rule=rule,
+                w=tensors.pop("w"),
+                vectors=tensors,
+                privacy=None if private is None else Privacy(**private),
+            )
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+            raise PlanRefused(f"malformed plan: {printable(error)}") from None
+        _check_plan(plan)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -174,7 +163,7 @@ class ClientMetrics:
 
 
 WITHHELD = ClientMetrics(None, 0)
-"""All figures tell of the data: a private client reports none."""
+"""What a private client reports: every figure would reveal something about its data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,20 +191,20 @@ class Upload:
     bottom_hash: str = ""
 
     def to_bytes(self) -> bytes:
-        """Serialise; ``len`` of this is what the communication figures report."""
+        """Serialise; communication figures are the length of these bytes."""
         header = {
             k: v for k, v in vars(self).items() if k not in ("scalars", "difference", "metrics")
         }
         header["metrics"] = asdict(self.metrics)
         sent = self.difference
         vectors = vars(sent) if isinstance(sent, Packed) else {"difference": sent}
-        return _pack("upload", header, {"scalars": self.scalars, **vectors})
+        return pack_message("upload", header, {"scalars": self.scalars, **vectors})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse bytes that may come from anyone; anything unexpected is refused."""
+        """Parse bytes from an untrusted sender; refuse anything unexpected."""
         try:
-            header, tensors = _unpack("upload", data)
+            header, tensors = unpack_message("upload", data, UploadRefused)
             metrics = ClientMetrics(**header.pop("metrics"))
             scalars = tensors.pop("scalars")
             difference = (
@@ -228,60 +217,45 @@ class Upload:
             raise UploadRefused(f"malformed upload: {printable(error)}") from None
         if tensors:
             raise UploadRefused(f"malformed upload: unknown vector {printable(min(tensors))}")
-        _check_types(upload)
+        _check_upload(upload)
         return upload
 
 
-def _check_types(upload: Upload) -> None:
-    """JSON can hold anything; what was decoded is what the signature says, or is refused."""
-    for kind, word, names in (
-        (str, "text", ("run", "layout", "plan", "bottom_hash")),
-        (int, "an integer", ("round", "client", "boundary")),
-    ):
-        for name in names:
-            value = getattr(upload, name)
-            if type(value) is not kind:  # True is no integer here
-                raise UploadRefused(f"{name} is {printable(repr(value))}, not {word}")
-    for name, value in vars(upload.metrics).items():
-        if name == "loss" and value is None:
-            continue
-        # Comparing settles NaN, too, and integers too big for a float.
-        if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
-            raise UploadRefused(f"{name} is {printable(repr(value)):.40}, not a finite number")
-        if name != "loss" and value < 0:
-            raise UploadRefused(f"{name} is {value!r:.40}, which is negative")
+def _check_plan(plan: RoundPlan) -> None:
+    """Refuse a plan with fields or vectors that no server of this version sends."""
+    check_types(plan, str, "run layout", PlanRefused)
+    check_types(plan, int, "round client boundary seed", PlanRefused)
+    check_types(plan, bool, "verify", PlanRefused)
+    for name, bits in {"round": 63, "client": 32, "boundary": 32, "seed": 64}.items():
+        if not 0 <= getattr(plan, name) < 2**bits:
+            raise PlanRefused(f"{name} is {getattr(plan, name)!r:.40}, not in [0, 2**{bits})")
+    for name, vector in {**plan.vectors, "w": plan.w}.items():
+        if vector.dtype != torch.float32 or vector.dim() != 1 or not vector.isfinite().all():
+            shown = f"{str(vector.dtype).removeprefix('torch.')} {tuple(vector.shape)}"
+            raise PlanRefused(f"{printable(name)} is {shown}, not a finite float32 vector")
 
 
-def _pack(kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
-    text = json.dumps({"kind": kind, "schema": SCHEMA, **header}, separators=(",", ":"))
-    return save({k: v.contiguous().cpu() for k, v in tensors.items()}, metadata={"hofl": text})
+def _check_upload(upload: Upload) -> None:
+    check_types(upload, str, "run layout plan bottom_hash", UploadRefused)
+    check_types(upload, int, "round client boundary", UploadRefused)
+    for name in vars(upload.metrics):
+        check_metric(name, getattr(upload.metrics, name), withheld=name == "loss")
 
 
-def _unpack(kind: str, data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    length = int.from_bytes(data[:8], "little")
-    if 8 + length > HEADER_BYTES:
-        raise UploadRefused(f"not a hofl message: a header of {length} bytes")
-    try:
-        tensors = load(data)
-        header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
-        found = header.pop("kind"), header.pop("schema")
-    except _UNREADABLE as error:
-        raise UploadRefused(f"not a hofl message: {printable(error)}") from None
-    if found != (kind, SCHEMA) or type(found[1]) is not int:
-        shown = printable(found)
-        raise UploadRefused(f"got message {shown}, expected {(kind, SCHEMA)}: update both sides.")
-    return header, {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def printable(value: object) -> str:
-    r"""Text of something a stranger sent: short, and safe for any log or terminal.
-
-    >>> printable("\x1b[2Jno power\n")
-    '\\x1b[2Jno power\\n'
-    """
-    return str(value).encode("unicode_escape").decode()[:200]
+def check_metric(name: str, value: Any, withheld: bool) -> None:
+    """Refuse a metric that is not a number in its range; ``withheld`` allows None."""
+    kind, least, most = RANGES[name]
+    if value is None and withheld:
+        return
+    # An integer is fine where a float is meant, a truth value nowhere. Comparing also refuses NaN.
+    if type(value) not in (int, kind):
+        word = "an integer" if kind is int else "a number"
+        raise UploadRefused(f"{name} is {printable(repr(value)):.40}, not {word}")
+    if not least <= value <= most:
+        shown = f"{least:g} to {most:g}"
+        raise UploadRefused(f"{name} is {printable(repr(value)):.40}, outside {shown}")
 
 
 def bottom_hash(w_bottom: Tensor) -> str:
-    """SHA-256 of a bottom segment's bytes."""
+    """Return SHA-256 of a bottom segment's bytes."""
     return hashlib.sha256(w_bottom.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

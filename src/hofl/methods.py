@@ -3,46 +3,52 @@
 No method has a file or a branch of its own. To add one, add a value to ``METHODS``; to vary one,
 use :func:`method`:
 
->>> method("hofl", lr=1e-3, beta=0.5).local.surrogate
+>>> method("hofl", lr=1e-3, beta=0.5).local.surrogate.name
 'linear'
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hofl.errors import HoflError
-from hofl.messages import LocalRule
-from hofl.optim import SGD, AdamW, optimizer_from, optimizer_spec
-from hofl.sampling.named import OPTIONS as _POLICY_OPTIONS
-from hofl.sampling.named import changed_policy, policy_options
-from hofl.sampling.policies import DimensionAware, Policy, Uniform
+import numpy as np
 
-BoundaryRule = Callable[[int, Sequence[int], int], int]
-"""(the device's own boundary, all devices' boundaries, L) -> the boundary this method uses."""
+from hofl.core.errors import HoflError
+from hofl.core.optim import SGD, AdamW, Optimizer, optimizer_from, optimizer_spec
+from hofl.rules import PARTS, RULE_OPTIONS, LocalRule, Part
+from hofl.sampling.policies import (
+    DimensionAware,
+    Policy,
+    Uniform,
+    changed_policy,
+    policy_spec,
+)
 
-
-def device_boundary(own: int, fleet: Sequence[int], num_blocks: int) -> int:
-    """Each device at the boundary its own memory allows."""
-    return own
-
-
-def common_boundary(own: int, fleet: Sequence[int], num_blocks: int) -> int:
-    """Everyone at the boundary of the most constrained device, as split learning requires."""
-    return max(fleet)
+BoundaryRule = Callable[[np.ndarray, int], np.ndarray]
+"""(boundary that each device's memory allows [N], L) -> boundary that the method uses [N]."""
 
 
-def all_first_order(own: int, fleet: Sequence[int], num_blocks: int) -> int:
-    """B = 0: plain backpropagation."""
-    return 0
+def device_boundary(allowed: np.ndarray, num_blocks: int) -> np.ndarray:
+    """Cut on each device at the boundary that its memory allows."""
+    return allowed
 
 
-def all_zeroth_order(own: int, fleet: Sequence[int], num_blocks: int) -> int:
-    """B = L: no backpropagation at all."""
-    return num_blocks
+def common_boundary(allowed: np.ndarray, num_blocks: int) -> np.ndarray:
+    """Cut everywhere at the boundary of the most constrained device, as in split learning."""
+    return np.full_like(allowed, allowed.max(initial=0))
 
 
-UNIFORM = Uniform()
+def all_first_order(allowed: np.ndarray, num_blocks: int) -> np.ndarray:
+    """Cut at b = 0: plain backpropagation."""
+    return np.zeros_like(allowed)
+
+
+def all_zeroth_order(allowed: np.ndarray, num_blocks: int) -> np.ndarray:
+    """Cut at b = L: no backpropagation at all."""
+    return np.full_like(allowed, num_blocks)
+
+
+UNIFORM, MEAN = Uniform(), Part("mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,26 +60,24 @@ class Method:
         local: what a client does.
         boundary: where it cuts the model.
         policy: sampling marginals.
-        aggregation: name of the aggregation rule (``hofl.server.aggregate``).
-        shared_directions: one set of directions for the whole cohort.
+        aggregation: the aggregation rule (``hofl.server.aggregate``).
     """
 
     summary: str
     local: LocalRule
     boundary: BoundaryRule = device_boundary
     policy: Policy = UNIFORM
-    aggregation: str = "mean"
-    shared_directions: bool = False
+    aggregation: Part = MEAN
 
 
 _ADAMW = AdamW(lr=1e-5)  # the paper's setting: weight decay 5e-4, moments (0.9, 0.999)
 _HYBRID = LocalRule(optimizer=_ADAMW)
-_FIRST_ORDER = LocalRule(optimizer=_ADAMW, bottom="frozen", surrogate="none", q=0)
-_PURE_ZO = LocalRule(optimizer=_ADAMW, surrogate="end-to-end")
+_FIRST_ORDER = LocalRule(optimizer=_ADAMW, bottom=Part("frozen"), surrogate=Part("none"), q=0)
+_PURE_ZO = LocalRule(optimizer=_ADAMW, surrogate=Part("end-to-end"))
 
 METHODS: dict[str, Method] = {
     "hofl": Method(
-        summary="zeroth-order bottom, first-order top, own boundary per device, beta = 0.75",
+        summary="zeroth-order bottom, first-order top, a boundary per device, beta = 0.75",
         local=_HYBRID,
         policy=DimensionAware(0.75),
     ),
@@ -89,13 +93,13 @@ METHODS: dict[str, Method] = {
         boundary=all_first_order,
     ),
     "frozen-bottom": Method(
-        summary="control: HO-FL's sampling and top, while the bottom is never changed",
+        summary="control: HO-FL's sampling and top, with a bottom that is not trained",
         local=_FIRST_ORDER,
         policy=DimensionAware(0.75),
     ),
     "recompute": Method(
         summary="exact bottom gradients, one block re-run at a time; uploads the whole difference",
-        local=replace(_HYBRID, bottom="recompute", q=0),
+        local=replace(_HYBRID, bottom=Part("recompute"), q=0),
     ),
     "decomfl": Method(
         summary="pure zeroth-order, end-to-end loss, AdamW with replay (the paper's baseline)",
@@ -103,19 +107,23 @@ METHODS: dict[str, Method] = {
         boundary=all_zeroth_order,
     ),
     "decomfl-sgd": Method(
-        summary="DeComFL in its own form: SGD, and directions shared by the whole cohort",
-        local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3), q=5),
+        summary="DeComFL as published: SGD, and directions shared by the whole cohort",
+        local=replace(
+            _PURE_ZO,
+            optimizer=SGD(lr=1e-3),
+            directions=Part("gaussian", (("shared", True),)),
+            q=5,
+        ),
         boundary=all_zeroth_order,
-        shared_directions=True,
     ),
     "fedzo": Method(
-        summary="pure zeroth-order SGD with own directions per client (FedZO style)",
+        summary="pure zeroth-order SGD with different directions per client (FedZO style)",
         local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3)),
         boundary=all_zeroth_order,
     ),
     "mezo": Method(
         summary="pure zeroth-order SGD, central difference, one direction (MeZO style)",
-        local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3), estimator="central", q=1, mu=1e-2),
+        local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3), estimator=Part("central"), q=1, mu=1e-2),
         boundary=all_zeroth_order,
     ),
     "ho-sfl": Method(
@@ -125,56 +133,92 @@ METHODS: dict[str, Method] = {
     ),
     "hosl": Method(
         summary="HOSL's step: end-to-end surrogate, central difference, one common boundary",
-        local=replace(_HYBRID, surrogate="end-to-end", estimator="central", local_steps=1),
+        local=replace(
+            _HYBRID, surrogate=Part("end-to-end"), estimator=Part("central"), local_steps=1
+        ),
         boundary=common_boundary,
     ),
 }
 
-_OPTIMIZER_OPTIONS = ("optimizer", "lr", "weight_decay", "beta1", "beta2", "eps", "clip_norm")
-_LOCAL_OPTIONS = tuple(f.name for f in fields(LocalRule) if f.name != "optimizer")
-_METHOD_OPTIONS = ("aggregation", "shared_directions")
-OPTIONS = (*_OPTIMIZER_OPTIONS[:-1], *_LOCAL_OPTIONS, *_POLICY_OPTIONS, *_METHOD_OPTIONS)
+OPTIONS = ("optimizer", *RULE_OPTIONS, "policy", "aggregation")
+"""Values of a method that can be replaced; a part is a name, or a table of name and options."""
+PART_OPTIONS = ("optimizer", *PARTS, "policy", "aggregation")
+"""The options that are parts."""
+SHORT: dict[str, tuple[str, str]] = {
+    **{key: ("optimizer", key) for key in ("lr", "weight_decay", "beta1", "beta2", "eps")},
+    "clip_norm": ("optimizer", "clip_norm"),
+    **{key: ("policy", key) for key in ("beta", "beta_schedule", "beta_end", "min_participations")},
+    **{key: ("policy", key) for key in ("weight", "floor", "costs", "statistics")},
+    "shared_directions": ("directions", "shared"),
+}
+"""Options that may be given without their table: ``lr`` is ``optimizer.lr``."""
+
+
+def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with short ones moved into their tables.
+
+    >>> nested({"policy": "dimension-aware", "beta": 0.5, "q": 4})
+    {'policy': {'name': 'dimension-aware', 'beta': 0.5}, 'q': 4}
+    """
+    result = {key: value for key, value in options.items() if key not in SHORT}
+    for key, value in options.items():
+        if key in SHORT:
+            table, inner = SHORT[key]
+            part = result.get(table, {})
+            part = {"name": part} if isinstance(part, str) else part
+            if not isinstance(part, Mapping):
+                raise HoflError(f"{table} must be a name or a table, got {part!r:.80}.")
+            if inner in part:
+                raise HoflError(f"{key} and {table}.{inner} are the same option: give it once.")
+            result[table] = {**part, inner: value}
+    return result
 
 
 def method(name: str, **options: Any) -> Method:
-    """A method from ``METHODS`` with some of its values replaced.
+    """Return a method from ``METHODS`` with some of its values replaced.
 
     Args:
         name: a key of ``METHODS``.
-        **options: optimizer, lr, weight_decay, local_steps, q, mu, estimator, surrogate, bottom,
-            proximal, uplink_bits, aggregation, shared_directions; policy and what the sampling
-            policy takes: beta, beta_schedule, beta_end, min_participations, or weight, floor,
-            costs.
+        **options: of ``OPTIONS``, or short ones such as lr and beta (``SHORT``). A part is a name
+            or a table; a table without a name changes options of the part that the method has.
     """
     if name not in METHODS:
         raise HoflError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}.")
-    unknown = sorted(set(options) - set(OPTIONS) - {"clip_norm"})
+    base, values = METHODS[name], nested(options)
+    unknown = sorted(set(values) - set(OPTIONS))
     if unknown:
-        raise HoflError(f"method has no option {unknown[0]!r}: it takes {', '.join(OPTIONS)}.")
-    base = METHODS[name]
-    changes = {key: options[key] for key in _METHOD_OPTIONS if key in options}
-    sampling = {key: options[key] for key in _POLICY_OPTIONS if key in options}
-    if sampling:
-        changes["policy"] = changed_policy(base.policy, sampling)
-    local = {key: options[key] for key in _LOCAL_OPTIONS if key in options}
-    spec = {key: options[key] for key in _OPTIMIZER_OPTIONS[1:] if key in options}
-    if spec or "optimizer" in options:
-        old = optimizer_spec(base.local.optimizer)
-        kind = options.get("optimizer", old["name"])
-        kept = old if kind == old["name"] else {"lr": old["lr"]}
-        local["optimizer"] = optimizer_from({**kept, **spec, "name": kind})
-    return replace(base, local=replace(base.local, **local), **changes)
+        known = ", ".join((*OPTIONS, *SHORT))
+        raise HoflError(f"method has no option {unknown[0]!r}: it takes {known}.")
+    local = {key: values[key] for key in RULE_OPTIONS if key in values}
+    for key in PARTS:
+        if key in local:
+            local[key] = getattr(base.local, key).changed(local[key])
+    if "optimizer" in values:
+        local["optimizer"] = _changed_optimizer(base.local.optimizer, values["optimizer"])
+    changes: dict[str, Any] = {"local": replace(base.local, **local)}
+    if "policy" in values:
+        changes["policy"] = changed_policy(base.policy, _table(values["policy"]))
+    if "aggregation" in values:
+        changes["aggregation"] = base.aggregation.changed(values["aggregation"])
+    return replace(base, **changes)
 
 
 def options_of(chosen: Method) -> dict[str, Any]:
-    """All options of a method: ``method(name, **options_of(m))`` equals m."""
-    spec = optimizer_spec(chosen.local.optimizer)
-    local = {key: getattr(chosen.local, key) for key in _LOCAL_OPTIONS}
+    """Return all options of a method: ``method(name, **options_of(m))`` equals m."""
     return {
-        "optimizer": spec.pop("name"),
-        **spec,
-        **local,
-        **policy_options(chosen.policy),
-        "aggregation": chosen.aggregation,
-        "shared_directions": chosen.shared_directions,
+        **chosen.local.spec(),
+        "policy": policy_spec(chosen.policy),
+        "aggregation": chosen.aggregation.spec(),
     }
+
+
+def _changed_optimizer(base: Optimizer, change: str | Mapping[str, Any]) -> Optimizer:
+    """Return the changed optimizer; a named one keeps the learning rate alone, unless given."""
+    old, new = optimizer_spec(base), _table(change)
+    return optimizer_from({**({"lr": old["lr"]} if "name" in new else old), **new})
+
+
+def _table(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(spec, str | Mapping):
+        raise HoflError(f"a part is a name or a table, got {spec!r:.80}.")
+    return {"name": spec} if isinstance(spec, str) else dict(spec)

@@ -1,1 +1,1 @@
-"""Choosing a sampling policy for a fleet: pilot runs over beta, and measured statistics."""
+"""Choosing a sampling policy before a run: guide, pilot runs, measured statistics, the QP."""

@@ -2,10 +2,9 @@
 
 Every candidate is trained with several seeds on one fleet: the same partition, tiers, boundaries
 and preferred clients as the formal run, a random subset of each client's examples, part of it held
-out.
-After each rung the worse half stops; those that go on are continued from their checkpoints, so a
-candidate's long run is the one that an uninterrupted run would be. The state of a pilot is its
-runs' metrics: whatever was interrupted is decided again from them.
+out. After each rung the worse half stops and the others resume from their checkpoints, so that a
+candidate's long run equals an uninterrupted one. The state of a pilot is its runs' metrics: an
+interrupted pilot repeats its decisions from them.
 
 PILOT/pilot.toml     the settings and, as [run], the formal run's configuration
 PILOT/runs/...       one run directory per seed and candidate
@@ -24,15 +23,21 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from hofl.engines.launch import advance, prepared, readable_errors
-from hofl.engines.rounds import Observer
-from hofl.errors import HoflError
-from hofl.experiment.build import build_method
+from hofl.choosing.selection import Standing, choice, rungs, standings, survivors
+from hofl.core.durable import write_whole
+from hofl.core.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, parse_config
-from hofl.experiment.runs import check_new, config_text, write_whole
+from hofl.experiment.launch import advance, prepared, readable_errors
+from hofl.experiment.method import build_method
+from hofl.experiment.rounds import Observer
+from hofl.experiment.runs import check_new, config_text
 from hofl.experiment.tasks import fleet_seed
-from hofl.sampling.policies import DimensionAware, Uniform
-from hofl.sampling.selection import Standing, choice, rungs, standings, survivors
+from hofl.sampling.policies import (
+    DimensionAware,
+    Policy,
+    Uniform,
+    policy_spec,
+)
 
 Watch = Callable[[str], AbstractContextManager[Observer]]
 """Title of a run -> its progress display."""
@@ -80,7 +85,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Rung:
-    """One comparison: after how many rounds, who stood where, and who went on."""
+    """One comparison: after how many rounds, how the candidates stood, and which continue."""
 
     rounds: int
     standings: list[Standing]
@@ -88,23 +93,23 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PilotOutcome:
     """All rungs and the beta that they lead to."""
 
     rungs: list[Rung]
     beta: float
 
     def summary(self) -> dict[str, Any]:
-        """Plain values."""
-        shown = [
+        """Return plain values."""
+        rungs = [
             {
                 "rounds": rung.rounds,
-                "candidates": [one.summary() for one in rung.standings],
+                "candidates": [standing.summary() for standing in rung.standings],
                 "kept": rung.kept,
             }
             for rung in self.rungs
         ]
-        return {"beta": self.beta, "rungs": shown}
+        return {"beta": self.beta, "rungs": rungs}
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class Pilot:
     @classmethod
     def create(cls, path: Path, settings: Settings, config: ExperimentConfig) -> "Pilot":
         """Check everything, then write the folder."""
-        check_new(path, "hofl beta pilot")
+        check_new(path, f"hofl beta pilot --resume {path}")
         pilot = cls(path, settings, _checked(config, settings))
         values = {**vars(settings), "candidates": list(settings.candidates)}
         values["run"] = pilot.base.model_dump(mode="python", exclude_none=True)
@@ -135,7 +140,7 @@ class Pilot:
 
     @classmethod
     def open(cls, path: Path) -> "Pilot":
-        """A pilot that was started before."""
+        """Read a pilot that was started before."""
         file = path / "pilot.toml"
         if not file.is_file():
             raise HoflError(f"{path} is not a pilot: it has no pilot.toml.")
@@ -144,16 +149,15 @@ class Pilot:
             base = parse_config(values.pop("run"))
             settings = Settings(**{**values, "candidates": tuple(values["candidates"])})
         except (tomllib.TOMLDecodeError, KeyError, TypeError, UnicodeDecodeError):
-            raise HoflError(f"{file} is damaged. Start the pilot again elsewhere.") from None
+            raise HoflError(f"{file} is damaged. Start the pilot again in a new folder.") from None
         return cls(path, settings, base)
 
     def config(self, beta: float, seed: int) -> ExperimentConfig:
-        """The configuration of one candidate's training: another seed, the same fleet."""
-        base, settings = self.base, self.settings
+        """Return the configuration of one candidate's training: another seed, the same fleet."""
+        base, settings = with_policy(self.base, DimensionAware(beta)), self.settings
         most = [limit for limit in (settings.examples, base.data.examples_per_client) if limit]
         evaluation = {"every": settings.rungs[0], "holdout": settings.holdout, "test": False}
         sections: dict[str, tuple[Any, dict[str, Any]]] = {
-            "method": (base.method, {"beta": beta}),
             "fleet": (base.fleet, {"seed": fleet_seed(base)}),
             "data": (base.data, {"examples_per_client": min(most, default=0)}),
             "evaluation": (base.evaluation, evaluation),
@@ -165,59 +169,65 @@ class Pilot:
         return base.model_copy(update=update)
 
     def losses(self, beta: float, rounds: int, watch: Watch) -> np.ndarray:
-        """Held-out losses after so many rounds, [S, N], trained as far as they are not yet."""
-        found = []
+        """Return held-out losses after so many rounds, [S, N]; train runs only as far as needed."""
+        losses = []
         for number in range(self.settings.seeds):
-            seed = (self.base.seed + 1 + number) % 2**63  # the formal run's luck is its own
+            seed = (self.base.seed + 1 + number) % 2**63  # never the formal run's seed
             folder = self.path / "runs" / f"seed-{seed}-beta-{beta}"
             with watch(f"beta {beta:g}, seed {seed}, to round {rounds}") as observe:
                 rows = advance(self.config(beta, seed), folder, rounds, observe)
-            found.append(rows[rounds]["eval"]["clients"]["each"]["loss"])
-        return np.array(found)
+            losses.append(rows[rounds].scores["clients"]["each"]["loss"])
+        return np.array(losses)
 
-    def run(self, watch: Watch) -> Outcome:
-        """All rungs, from wherever the runs stand; writes the choice."""
+    def run(self, watch: Watch) -> PilotOutcome:
+        """Run all rungs from where their runs stopped, and write the choice."""
         alive, done = list(self.settings.candidates), []
         for rounds in self.settings.rungs:
             losses = {beta: self.losses(beta, rounds, watch) for beta in alive}
-            found = standings(losses, self.settings.level)
-            alive = survivors(found)
-            done.append(Rung(rounds, found, alive))
+            ranking = standings(losses, self.settings.level)
+            alive = survivors(ranking)
+            done.append(Rung(rounds, ranking, alive))
             if len(alive) == 1:
                 break
-        outcome = Outcome(done, choice(done[-1].standings))
+        outcome = PilotOutcome(done, choice(done[-1].standings))
         with readable_errors(self.path):
             write_whole(self.path / "pilot.json", json.dumps(outcome.summary(), indent=2) + "\n")
             write_whole(self.path / "chosen.toml", self._chosen_text(outcome))
         return outcome
 
-    def _chosen_text(self, outcome: Outcome) -> str:
-        """The formal configuration, headed by how its beta was found."""
+    def _chosen_text(self, outcome: PilotOutcome) -> str:
+        """The formal configuration, with a comment on how its beta was chosen."""
         settings = self.settings
-        best = min(outcome.rungs[-1].standings, key=lambda one: one.loss)
+        best = min(outcome.rungs[-1].standings, key=lambda standing: standing.loss)
         betas = ", ".join(f"{beta:g}" for beta in settings.candidates)
         lengths = ", ".join(str(rung.rounds) for rung in outcome.rungs)
         lines = [
             f"beta = {outcome.beta:g} was chosen by hofl beta pilot among {betas}:",
             f"{settings.seeds} training(s) each, compared after {lengths} rounds",
-            "by the mean client loss on held-out examples; the smallest beta that is not surely",
-            f"(p < {settings.level:g}) worse than the best, {best.beta:g}.",
+            "by the mean client loss on held-out examples; the smallest beta that is not",
+            f"significantly (p < {settings.level:g}) worse than the best, {best.beta:g}.",
         ]
-        method = self.base.method.model_copy(update={"beta": outcome.beta})
-        text = config_text(self.base.model_copy(update={"method": method}))
+        text = config_text(with_policy(self.base, DimensionAware(outcome.beta)))
         return "".join(f"# {line}\n" for line in lines) + "\n" + text
 
 
+def with_policy(config: ExperimentConfig, policy: Policy) -> ExperimentConfig:
+    """Return the configuration with this sampling policy in place of its own."""
+    method = config.method.model_copy(update={"policy": policy_spec(policy)})
+    return config.model_copy(update={"method": method})
+
+
 def _checked(config: ExperimentConfig, settings: Settings) -> ExperimentConfig:
-    """The resolved configuration with a constant beta, or an error when there is none to choose."""
-    if not isinstance(build_method(config).policy, Uniform | DimensionAware):
+    """Return the resolved configuration, or refuse one that leaves no constant beta to choose."""
+    policy = build_method(config).policy
+    if policy not in (Uniform(), DimensionAware(getattr(policy, "beta", 0.0))):
         raise HoflError(
-            "a pilot chooses a constant beta: leave out method.beta_schedule and other policies."
+            "a pilot chooses a constant beta: remove method.policy.beta_schedule and policies "
+            "other than uniform and dimension-aware."
         )
-    settings.rungs  # noqa: B018 -- too few rounds are told before a model is loaded
-    method = config.method.model_copy(update={"policy": "dimension-aware", "beta": 0.0})
-    experiment = prepared(config.model_copy(update={"method": method}))
-    if np.ptp(experiment.scores()) == 0:
+    settings.rungs  # noqa: B018 -- refuse too few rounds before a model is loaded
+    experiment = prepared(with_policy(config, DimensionAware(0.0)))
+    if np.ptp(experiment.scores(experiment.present(0))) == 0:
         raise HoflError(
             "all devices have the same zeroth-order dimension under this method: beta changes "
             "nothing, and there is nothing to choose."

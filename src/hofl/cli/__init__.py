@@ -1,1 +1,1 @@
-"""The command line: one verb per file."""
+"""The command line; ``commands`` lists the commands and their modules."""

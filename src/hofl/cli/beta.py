@@ -1,4 +1,4 @@
-"""``hofl beta``: choose the preference, by scenario, by coverage, by pilot runs, by measurement."""
+"""``hofl beta guide`` and ``hofl beta coverage``: a first beta, by scenario or by coverage."""
 
 import json
 from typing import Annotated, Any
@@ -8,11 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hofl.cli import measure, pilot
-from hofl.cli.sample import boundary_list
-from hofl.errors import HoflError
-from hofl.sampling.checks import check_cohort
-from hofl.sampling.guidance import (
+from hofl.choosing.guide import (
     CANDIDATES,
     DATA,
     advise,
@@ -20,23 +16,17 @@ from hofl.sampling.guidance import (
     coverage_cap,
     expected_participations,
 )
+from hofl.cli.display import say
+from hofl.cli.options import AsJson, Clients, Cohort, Rounds, Seed, Tiers, whole_numbers
+from hofl.core.errors import HoflError
+from hofl.core.vectors import check_cohort
 from hofl.sampling.policies import DimensionAware
 from hofl.sampling.tiers import deal_tiers
 
-EXAMPLE = """Examples:
-
-`hofl beta guide --data skewed`
-
-`hofl beta coverage --clients 30 --cohort 6 --rounds 160 --min-participations 16`
-
-`hofl beta pilot demo --rounds 8 --out runs/pilot`
-
-`hofl beta measure demo --out runs/measured`
-"""
-GUIDE_EXAMPLE = "Examples:\n\n`hofl beta guide`\n\n`hofl beta guide --data same --preferred narrow`"
-COVERAGE_EXAMPLE = (
-    "Example:\n\n`hofl beta coverage --clients 30 --cohort 6 --rounds 160 --min-participations 16`"
-)
+EXAMPLES = {
+    "guide": ("hofl beta guide", "hofl beta guide --data same --preferred narrow"),
+    "coverage": ("hofl beta coverage --clients 30 --cohort 6 --min-participations 16",),
+}
 
 
 def guide(
@@ -50,14 +40,14 @@ def guide(
         str, typer.Option(help="Preferred clients' part of the population: broad or narrow.")
     ] = "broad",
 ) -> None:
-    """Give the paper's starting value for a scenario; a table when nothing is said."""
+    """Print the paper's starting value for a scenario; without --data, the whole table."""
     differ = _choice("--dimensions", dimensions, "differ", "equal")
     broad = _choice("--preferred", preferred, "broad", "narrow")
     console = Console()
     if data is not None:
         advice = advise(data, dimensions_differ=differ, narrow=not broad)
-        console.print(f"beta = {advice.beta:g}", highlight=False)
-        console.print(advice.reason, highlight=False, soft_wrap=True)
+        say(console, f"beta = {advice.beta:g}")
+        say(console, advice.reason)
         return
     table = Table("data", "preferred clients", "beta", "reason")
     for kind in DATA:
@@ -67,54 +57,49 @@ def guide(
     flat = advise("same", dimensions_differ=False)
     table.add_row("any", "-", f"{flat.beta:g}", flat.reason)
     console.print(table)
-    console.print(
-        "Starting points, not thresholds; beta = 0 is uniform sampling. hofl beta pilot compares.",
-        highlight=False,
-    )
+    say(console, "Starting points, not thresholds; beta = 0 is uniform sampling.")
+    say(console, "hofl beta pilot compares them by short runs.")
 
 
 def coverage(
-    clients: Annotated[int, typer.Option(min=1, help="N, devices in the fleet.")] = 30,
-    cohort: Annotated[int, typer.Option(min=1, help="K, devices per round.")] = 6,
-    rounds: Annotated[int, typer.Option(min=1, help="T.")] = 160,
+    clients: Clients = 30,
+    cohort: Cohort = 6,
+    rounds: Rounds = 160,
     min_participations: Annotated[
-        float | None, typer.Option(help="m, expected participations that everyone shall keep.")
+        float | None, typer.Option(help="m, expected participations of every client.")
     ] = None,
-    boundaries: Annotated[
-        str, typer.Option(help="Boundary of each tier (or of each client), separated by commas.")
-    ] = "8,16,24",
+    boundaries: Tiers = "8,16,24",
     blocks: Annotated[int, typer.Option(min=1, help="L, blocks of the model.")] = 28,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the run.")] = 42,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    seed: Seed = 42,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what beta leaves to each client and tier, and the largest one within a budget.
+    """Show the expected participations under each beta, and the largest beta within a budget.
 
-    Counts are expectations: a client's own count varies from run to run.
+    Counts are expectations: a client's count varies from run to run.
     """
     check_cohort(cohort, clients)
-    own = np.array(deal_tiers(boundary_list(boundaries), clients, blocks, seed, "--boundaries"))
+    tiers = whole_numbers("--boundaries", boundaries)
+    dealt = np.array(deal_tiers(tiers, clients, blocks, seed, "--boundaries"))
     fleet = {"clients": clients, "cohort": cohort, "rounds": rounds}
     cap = None if min_participations is None else coverage_cap(min_participations, **fleet)
     within = allowed(CANDIDATES, min_participations, **fleet)
     betas = sorted({*CANDIDATES, *([] if cap is None or cap == 1 else [cap])})
     expected = {
         beta: expected_participations(
-            DimensionAware(beta).marginals(own.astype(np.float64), cohort, seed), cohort, rounds
+            DimensionAware(beta).marginals(dealt.astype(np.float64), cohort, seed), cohort, rounds
         )
         for beta in betas
     }
     if as_json:
-        facts: dict[str, Any] = {"cap": cap, "allowed": list(within), "boundaries": own.tolist()}
+        facts: dict[str, Any] = {"cap": cap, "allowed": list(within), "boundaries": dealt.tolist()}
         counts = [{"beta": b, "expected": e.round(6).tolist()} for b, e in expected.items()]
         typer.echo(json.dumps({**facts, "participations": counts}))
         return
     console = Console()
-    console.print(_coverage_table(expected, own, rounds, min_participations))
+    console.print(_coverage_table(expected, dealt, rounds, min_participations))
     if cap is not None:
         reach = "any beta < 1" if cap == 1 else f"beta <= {cap:.4g}"
-        console.print(
-            f"{min_participations:g} expected participations of everyone: {reach}", highlight=False
-        )
+        say(console, f"{min_participations:g} expected participations of everyone: {reach}")
 
 
 def _coverage_table(
@@ -140,16 +125,3 @@ def _choice(option: str, value: str, yes: str, no: str) -> bool:
     if value not in (yes, no):
         raise HoflError(f"{option} is {yes} or {no}, got {value!r}.")
     return value == yes
-
-
-app = typer.Typer(
-    name="beta",
-    help="Choose beta, the preference for devices with small zeroth-order parts.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    epilog=EXAMPLE,
-)
-app.command("guide", epilog=GUIDE_EXAMPLE)(guide)
-app.command("coverage", epilog=COVERAGE_EXAMPLE)(coverage)
-app.command("pilot", epilog=pilot.EXAMPLE)(pilot.pilot)
-app.command("measure", epilog=measure.EXAMPLE)(measure.measure)

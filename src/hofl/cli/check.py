@@ -1,8 +1,7 @@
 """``hofl check``: is this run going to work, on which texts, and how long will it take?"""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
@@ -10,35 +9,28 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 import hofl
+from hofl.cli import interrupts
+from hofl.cli.display import say
+from hofl.cli.options import Changes, Source
 
 if TYPE_CHECKING:
     from hofl.experiment.check import Check, SetFacts
 
-EXAMPLE = """Examples:
-
-`hofl check demo`
-
-`hofl check own.toml task.batch_size=8`
-"""
+EXAMPLES = {"check": ("hofl check demo", "hofl check own.toml task.batch_size=8")}
 
 
-def check(
-    config: Annotated[str, typer.Argument(help="TOML file, or a recipe's name.")],
-    changes: Annotated[
-        list[str] | None, typer.Argument(help="Changes, such as method.lr=1e-3.")
-    ] = None,
-) -> None:
-    """Check data, prompts, label words and sizes, and estimate tokens and time; writes nothing."""
+def check(config: Source, changes: Changes = None) -> None:
+    """Check data, prompts, label words and sizes, and estimate tokens and time; write nothing."""
     console = Console()
-    found = _checked(console, hofl.read_config(config, changes))
-    if found.note:
-        console.print(f"note: {found.note}", style="yellow", markup=False, soft_wrap=True)
-    console.print(_table(found.sets))
-    for prompt, answer in found.rendered:
+    report = _checked(console, hofl.read_config(config, changes))
+    if report.note:
+        say(console, f"note: {report.note}", "yellow")
+    console.print(_table(report.sets))
+    for prompt, answer in report.rendered:
         # Other people's text: never read it as markup.
         console.print(Panel(f"{escape(prompt)}[bold green] {escape(answer)}[/]", expand=False))
-    for line in _lines(found):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in _lines(report):
+        say(console, line)
 
 
 def _checked(console: Console, config: hofl.ExperimentConfig) -> "Check":
@@ -53,9 +45,13 @@ def _checked(console: Console, config: hofl.ExperimentConfig) -> "Check":
         shown = bar.add_task("loading", total=1)
 
         def progress(name: str, done: int, of: int) -> None:
+            interrupts.check()
             bar.update(shown, description=f"encoding {name}", completed=done, total=of)
 
-        return hofl.check(config, progress)
+        from hofl.experiment.check import check  # takes seconds
+
+        interrupts.check()
+        return check(config, progress)
 
 
 def _table(sets: "dict[str, SetFacts]") -> Table:
@@ -76,8 +72,8 @@ def _table(sets: "dict[str, SetFacts]") -> Table:
     return table
 
 
-def _lines(found: "Check") -> list[str]:
-    config, cost, sizes = found.config, found.cost, found.clients
+def _lines(report: "Check") -> list[str]:
+    config, cost, sizes = report.config, report.cost, report.clients
     lines = [
         f"task {config.task.name}, prompt {config.task.prompt!r}, at most "
         f"{config.task.max_length} tokens; partition {config.data.partition}: "
@@ -87,13 +83,13 @@ def _lines(found: "Check") -> list[str]:
         f"{cost.step_seconds:.2f} s here, so about {duration(cost.train_seconds)}",
         f"evaluation: about {duration(cost.evaluation_seconds)}",
     ]
-    cut = sum(facts.cut for facts in found.sets.values())
+    cut = sum(facts.cut for facts in report.sets.values())
     if cut:
         lines.append(
             f"{cut:,} texts are longer than task.max_length and lose their end; the place of the "
             "answer stays."
         )
-    short = sum(facts.answers_cut for facts in found.sets.values())
+    short = sum(facts.answers_cut for facts in report.sets.values())
     if short:
         lines.append(
             f"{short:,} answers are longer than may be generated and lose their end: a model can "
@@ -103,7 +99,7 @@ def _lines(found: "Check") -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: 45 s, 12 min, 3.5 h."""
+    """Write a time for people: 45 s, 12 min, 3.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,36 +1,139 @@
-"""All commands of ``hofl``. Loading this takes seconds: the model libraries come with it."""
+"""All commands of ``hofl``. A command's module is imported when the command is used.
 
-from typing import Any
+Command modules import libraries of models inside their functions: help and shell completion must
+not wait for them.
+"""
 
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
+
+import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from hofl.cli import (
-    beta,
-    certs,
-    check,
-    curve,
-    data,
-    demo,
-    device,
-    evaluate,
-    fleet,
-    memory,
-    methods,
-    models,
-    plan,
-    profile,
-    run,
-    sample,
-    server,
-    theory,
+from hofl.cli import interrupts
+from hofl.core.version import VERSION
+
+Table = dict[str, dict[str, tuple[str, str]]]
+"""Panel of the help -> command -> its module in ``hofl.cli`` and one line about it.
+
+The command is the module's function of that name; the module's EXAMPLES show how to call it.
+"""
+COMMANDS: Table = {
+    "Train and evaluate": {
+        "demo": ("run", "Compare three methods on a real model, in a few minutes."),
+        "check": ("check", "Check a configuration and estimate how long it will take."),
+        "run": ("run", "Run an experiment, or resume one."),
+        "repair": ("repair", "Bring a damaged run back to work."),
+        "audit": ("audit", "Check a run's audit log and print its story."),
+        "curve": ("curve", "Show scores and training losses of runs, round by round."),
+        "evaluate": ("evaluate", "Score a model, a run or a file of answers on a task."),
+    },
+    "Train with real devices": {
+        "fleet": ("server", "Rehearse: a server and all its devices on this machine."),
+        "certs": ("server", "Make the certificates and keys of a fleet."),
+        "server": ("server", "Serve a run to devices on a network."),
+        "device": ("device", "Lend this machine, its memory and its data to a run."),
+    },
+    "Plan memory": {
+        "plan": ("plan", "Predict memory, uplink and compute at every boundary."),
+        "memory": ("memory", "Predict the memory of a whole cohort."),
+        "profile": ("profile", "Measure the memory of real participations."),
+    },
+    "Choose clients": {
+        "sample": ("sample", "Show who takes part how often, without training."),
+        "beta": ("beta", "Choose beta, the preference for small zeroth-order parts."),
+        "theory": ("theory", "Print the convergence bound against beta."),
+    },
+    "Look up": {
+        "methods": ("catalogue", "List the federated methods."),
+        "models": ("catalogue", "List the built-in models, or fetch one."),
+        "data": ("data", "Show a task's examples, clients and prompts."),
+    },
+}
+BETA: Table = {
+    "Commands": {
+        "guide": ("beta", "Give the paper's starting value for a scenario."),
+        "coverage": ("beta", "Show what beta leaves to each client and tier."),
+        "pilot": ("pilot", "Compare betas by short runs with successive halving."),
+        "measure": ("measure", "Measure updates before training; compare policies."),
+    }
+}
+BETA_EXAMPLES = (
+    "hofl beta guide --data skewed",
+    "hofl beta coverage --clients 30 --cohort 6 --min-participations 16",
+    "hofl beta pilot demo --rounds 8 --out runs/pilot",
+    "hofl beta measure demo --out runs/measured",
 )
 
 
-class Commands(TyperGroup):
-    """Commands that Ctrl-C ends in one line, wherever it finds them."""
+def examples(*lines: str) -> str:
+    """Return the lines as the end of a help text, each on a line of its own."""
+    heading = "Examples:" if len(lines) > 1 else "Example:"
+    # In Markdown a backslash at the end keeps the line apart from the next.
+    return "\\\n\n".join([heading, *(f"`{line}`" for line in lines)])
 
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+
+class LazyGroup(TyperGroup):
+    """Commands that are known by name and line until one of them is used."""
+
+    table: ClassVar[Table] = {}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {
+            name: TyperCommand(name, help=line, rich_help_panel=panel)
+            for panel, commands in self.table.items()
+            for name, (_, line) in commands.items()
+        }
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Load the command that is named."""
+        name, entry, rest = super().resolve_command(ctx, args)
+        if name is None or entry is None:
+            return name, entry, rest
+        command = self.load(name)
+        interrupts.check()
+        return name, command, rest
+
+    def load(self, name: str) -> click.Command:
+        """Import a command's module and return the whole command."""
+        module = next(panel[name][0] for panel in self.table.values() if name in panel)
+        home = import_module(f"hofl.cli.{module}")
+        maker = typer.Typer(
+            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+        )
+        maker.command(name, epilog=examples(*home.EXAMPLES[name]))(getattr(home, name))
+        return typer.main.get_command(maker)
+
+
+class BetaGroup(LazyGroup):
+    """The commands of ``hofl beta``."""
+
+    table = BETA
+
+
+class TopGroup(LazyGroup):
+    """The commands of ``hofl``. Ctrl-C ends them in one line."""
+
+    table = COMMANDS
+
+    def load(self, name: str) -> click.Command:
+        """Import a command's module and return the whole command."""
+        if name != "beta":
+            return super().load(name)
+        return BetaGroup(
+            name="beta",
+            help="Choose beta, the preference for devices with small zeroth-order parts.",
+            epilog=examples(*BETA_EXAMPLES),
+            no_args_is_help=True,
+            rich_markup_mode="markdown",
+            suggest_commands=False,
+        )
+
+    def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
         try:
             return super().invoke(ctx)
@@ -41,29 +144,26 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     name="hofl",
-    cls=Commands,
-    help="Federated fine-tuning of language models on devices that differ in memory.",
+    cls=TopGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    epilog="Example:\n\n`hofl demo`",
+    suggest_commands=False,  # click does
+    epilog=examples("hofl demo", "hofl run sst2 method.name=fedprox --out runs/prox"),
 )
-app.command("run", epilog=run.EXAMPLE)(run.run)
-app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
-app.command("server", epilog=server.EXAMPLE)(server.server)
-app.command("device", epilog=device.EXAMPLE)(device.device)
-app.command("fleet", epilog=fleet.EXAMPLE)(fleet.fleet)
-app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
-app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
-app.command("memory", epilog=memory.EXAMPLE)(memory.memory)
-app.command("check", epilog=check.EXAMPLE)(check.check)
-app.command("curve", epilog=curve.EXAMPLE)(curve.curve)
-app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command("data", epilog=data.EXAMPLE)(data.data)
-app.command("sample", epilog=sample.EXAMPLE)(sample.sample)
-app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
-app.command("models", epilog=models.EXAMPLE)(models.models)
-app.command("theory", epilog=theory.EXAMPLE)(theory.theory)
-app.command("certs", epilog=certs.EXAMPLE)(certs.certs)
-app.add_typer(beta.app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hofl {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def hofl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Federated fine-tuning of language models on devices that differ in memory."""

@@ -11,20 +11,20 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from hofl.data.partition import split
-from hofl.data.pool import Pool
+from hofl.cli.display import say
+from hofl.cli.options import AsJson, Clients, Plot, Seed
+from hofl.data.partition import Pool, split
 from hofl.data.summary import SplitSummary, client_classes, partition_repeats, summarise
 from hofl.data.task import Example, LabelWords, OwnOptions, Prompt, Task
 from hofl.data.tasks import load_task
-from hofl.report.bars import Bars, write_bars
-from hofl.report.files import check_figure
+from hofl.report.figures import Bars, check_figure, write_bars
 
-EXAMPLE = """Examples:
-
-`hofl data sst2 --clients 30`
-
-`hofl data ag_news --partition dirichlet --alpha 0.1 --clients 30 --plot clients.html`
-"""
+EXAMPLES = {
+    "data": (
+        "hofl data sst2 --clients 30",
+        "hofl data ag_news --partition dirichlet --alpha 0.1 --plot clients.html",
+    )
+}
 SHOWN = 2  # rendered examples
 LISTED = 100  # clients; --json always has all of them
 
@@ -38,15 +38,15 @@ def data(
     partition: Annotated[
         str, typer.Option(help="iid, dirichlet, quantity, label-shards or natural.")
     ] = "iid",
-    clients: Annotated[int, typer.Option(min=1, help="N.")] = 30,
+    clients: Clients = 30,
     alpha: Annotated[float | None, typer.Option(help="Of dirichlet and quantity.")] = None,
     per_client: Annotated[
         int | None, typer.Option(help="Examples of each client (dirichlet).")
     ] = None,
     shards_per_client: Annotated[int | None, typer.Option(help="Of label-shards.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the run.")] = 42,
-    plot: Annotated[Path | None, typer.Option(help="Figure: .html, .png or .svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    seed: Seed = 42,
+    plot: Plot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a task's counts, duplicates, clients and two of its prompts.
 
@@ -71,24 +71,22 @@ def data(
         return
     console = Console()
     if loaded.note:
-        console.print(f"note: {loaded.note}", style="yellow", markup=False, soft_wrap=True)
+        say(console, f"note: {loaded.note}", "yellow")
     console.print(_split_table(loaded, counts))
     console.print(_client_table(names, table) if clients <= LISTED else _spread(table))
-    again = partition_repeats(shards)
-    console.print(
+    say(
+        console,
         f"{partition}: {clients} clients hold {table.sum():,} examples out of {pool.size:,}, "
-        f"{again:,} of them repeats.",
-        highlight=False,
-        soft_wrap=True,
+        f"{partition_repeats(shards):,} of them repeats.",
     )
     for example in loaded.train[:SHOWN]:
         console.print(_shown(chosen, example))
     if plot is not None:
-        console.print(f"figure: {plot}", highlight=False, soft_wrap=True)
+        say(console, f"figure: {plot}")
 
 
 def _table_of(shards: list[np.ndarray], pool: Pool, task: Task) -> np.ndarray:
-    """Examples by client and class, [N, C]; one column for a task without classes."""
+    """Return examples by client and class, [N, C]; one column for a task without classes."""
     if pool.labels is None:
         return np.array([[len(shard)] for shard in shards])
     return client_classes(shards, pool.labels, len(task.classes))
@@ -105,7 +103,7 @@ def _facts(
         "task": task.name,
         "note": task.note,
         "classes": list(task.classes),
-        "splits": {name: vars(one) for name, one in counts.items()},
+        "splits": {name: vars(part) for name, part in counts.items()},
         "partition": partition,
         "clients": table.tolist(),
         "repeats": partition_repeats(shards),
@@ -117,8 +115,8 @@ def _split_table(task: Task, counts: dict[str, SplitSummary]) -> Table:
     table.add_column("split")
     for column in ("examples", *task.classes, "repeats", "in both"):
         table.add_column(column, justify="right")
-    for name, one in counts.items():
-        cells = (one.examples, *one.classes, one.repeats, one.shared)
+    for name, summary in counts.items():
+        cells = (summary.examples, *summary.classes, summary.repeats, summary.shared)
         table.add_row(name, *(f"{cell:,}" for cell in cells))
     return table
 
@@ -142,7 +140,7 @@ def _spread(counts: np.ndarray) -> str:
 
 
 def _shown(prompt: Prompt, example: Example) -> Panel:
-    """A prompt as the model reads it, and its answer."""
+    """Return a prompt as the model reads it, and its answer."""
     match prompt.answer:
         case LabelWords(words):
             answer = words[example.label]

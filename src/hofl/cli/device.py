@@ -1,6 +1,8 @@
 """``hofl device``: lend this machine, its memory and its data to a run."""
 
+import math
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -8,14 +10,15 @@ from typing import Annotated
 
 import typer
 
-from hofl.errors import HoflError
+from hofl.cli import interrupts
+from hofl.core.errors import HoflError
 
-EXAMPLE = """Examples:
-
-`hofl device --server 10.0.0.1:9443 --data mine.jsonl --memory 4GiB --tls kitchen`
-
-`hofl device --server 127.0.0.1:9092 --shard 0 --memory auto`
-"""
+EXAMPLES = {
+    "device": (
+        "hofl device --server 10.0.0.1:9443 --data mine.jsonl --tls kitchen",
+        "hofl device --server 127.0.0.1:9092 --shard 0 --memory 4GiB",
+    )
+}
 
 
 def device(
@@ -26,17 +29,24 @@ def device(
     shard: Annotated[
         int,
         typer.Option(
-            min=-1, help="In place of own data: this part of the run's task (a rehearsal)."
+            min=-1,
+            help="Instead of own data: this part of the run's task (a rehearsal).",
+            show_default=False,
         ),
     ] = -1,
     memory: Annotated[
         str, typer.Option(help="Memory for training, such as 4GiB; auto is what is free.")
     ] = "auto",
     boundary: Annotated[
-        int, typer.Option(min=-1, help="Order boundary in place of the one found from the memory.")
+        int,
+        typer.Option(
+            min=-1,
+            help="Order boundary instead of the one found from the memory.",
+            show_default=False,
+        ),
     ] = -1,
     name: Annotated[
-        str | None, typer.Option(help="Name; that of the key, or else of the machine.")
+        str | None, typer.Option(help="Name; by default that of the key, or else of the machine.")
     ] = None,
     tls: Annotated[
         Path | None, typer.Option(help="This device's folder of hofl certs; its name is NAME.")
@@ -45,22 +55,39 @@ def device(
         Path | None, typer.Option(help="Its private key, if it is not DIR/NAME.")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="Model to use, such as a local folder, in place of the run's name.")
+        str, typer.Option(help="Model to use, such as a local folder, instead of the run's.")
     ] = "",
+    transport: Annotated[
+        str, typer.Option(help="How messages travel; the same as on the server.")
+    ] = "flower",
     home: Annotated[Path | None, typer.Option(help="Folder for logs.")] = None,
     where: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all.")] = 0,
     min_noise: Annotated[
         float, typer.Option(min=0, help="Refuse plans with less noise (privacy.noise) than this.")
     ] = 0.0,
+    max_epsilon: Annotated[
+        float | None,
+        typer.Option(min=0, help="Refuse plans beyond this epsilon, by the device's own count."),
+    ] = None,
+    max_rounds: Annotated[
+        int | None, typer.Option(min=0, help="Refuse plans after so many rounds, of all runs.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Delta of --max-epsilon.")] = 1e-5,
     nice: Annotated[
         int, typer.Option(min=0, max=19, help="Niceness of the training, 0 to 19.")
     ] = 10,
 ) -> None:
     """Take part in a server's runs until stopped. Data never leave this machine."""
-    from hofl.engines.joining import Enrolment, Identity
-    from hofl.engines.network.settings import WorkerSettings
+    from hofl.deploy.device import STOPS, Enrolment, WorkerSettings
+    from hofl.deploy.keys import Identity
 
+    if not 0 <= min_noise < math.inf:
+        raise HoflError(f"got --min-noise {min_noise:g}: give a number such as 1.")
+    if max_epsilon is not None and not 0 <= max_epsilon < math.inf:
+        raise HoflError(f"got --max-epsilon {max_epsilon:g}: give a number such as 8.")
+    if not 0 < delta < 1:
+        raise HoflError(f"got --delta {delta:g}: give a number between 0 and 1, such as 1e-5.")
     if tls is None and key is not None:
         raise HoflError("--key needs --tls DIR: the folder of hofl certs with its certificate.")
     identity = None if tls is None else Identity(tls.resolve(), key and key.resolve())
@@ -76,10 +103,15 @@ def device(
         device=where,
         threads=threads,
         min_noise=min_noise,
+        max_epsilon=max_epsilon,
+        max_rounds=max_rounds,
+        delta=delta,
     )
-    enrolment = Enrolment(settings, server, folder.resolve(), identity, nice)
+    enrolment = Enrolment(settings, server, folder.resolve(), identity, nice, transport)
     enrolment.check()
     typer.echo(f"{called}: taking part in the runs of {server}; logs in {folder}")
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the supervisor takes them from here
+    interrupts.check()
     # What waits for months must be small: this process has loaded more than it needs.
     os.execv(sys.executable, enrolment.command())

@@ -10,14 +10,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import hofl
-from hofl.errors import HoflError
+from hofl.cli import interrupts
+from hofl.cli.display import say
+from hofl.cli.options import AsJson
+from hofl.core.errors import HoflError
 
-EXAMPLE = """Examples:
-
-`hofl evaluate --model smollm2-135m-instruct --task sst2`
-
-`hofl evaluate --run runs/sst2 --prompt it-was`
-"""
+EXAMPLES = {
+    "evaluate": (
+        "hofl evaluate --model smollm2-135m-instruct --task sst2",
+        "hofl evaluate --run runs/sst2 --prompt it-was",
+        "hofl evaluate --task squad --predictions answers.json",
+    )
+}
 
 
 def evaluate(
@@ -27,18 +31,21 @@ def evaluate(
     task: Annotated[str | None, typer.Option(help="Task, as in hofl data.")] = None,
     run: Annotated[Path | None, typer.Option(help="A run: its model, task and adapter.")] = None,
     predictions: Annotated[
-        Path | None, typer.Option(help='Answers of another model, {"id": "answer"}, to be scored.')
+        Path | None, typer.Option(help='Score answers in a file, {"id": "answer", ...}.')
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Prompt variant.")] = None,
     directory: Annotated[
         str | None, typer.Option("--dir", help="Folder with the files; or set HOFL_DATA.")
     ] = None,
     examples: Annotated[
-        int, typer.Option(min=0, help="At most so many, always the same ones; 0 is all.")
+        int, typer.Option(min=0, help="At most this many, always the same ones; 0 is all.")
     ] = 0,
     max_length: Annotated[int | None, typer.Option(min=2, help="Most tokens of a prompt.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 16,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Examples at a time.", show_default="16, or the run's"),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Score a model on a task's test set without training it."""
     if predictions is not None and (model is not None or run is not None or examples):
@@ -65,7 +72,7 @@ def evaluate(
         typer.echo(json.dumps(scores))
         return
     if scores["note"]:
-        Console().print(f"note: {scores['note']}", style="yellow", markup=False, soft_wrap=True)
+        say(Console(), f"note: {scores['note']}", "yellow")
     percent = {name: scores[name] for name in ("accuracy", "em", "f1") if name in scores}
     parts = [f"{name} {100 * value:.2f} %" for name, value in percent.items()]
     if "loss" in scores:
@@ -73,9 +80,10 @@ def evaluate(
     parts.append(f"{scores['examples']:,} examples")
     if scores.get("unanswered"):
         parts.append(f"{scores['unanswered']:,} of them unanswered")
+    if scores.get("not_asked"):
+        parts.append(f"{scores['not_asked']:,} answers to other questions passed over")
     where = f"{scores['task']} ({scores['prompt']}), {scores['model']}"
-    line = f"{where}: {', '.join(parts)}, {scores['seconds']} s"
-    Console().print(line, markup=False, highlight=False, soft_wrap=True)
+    say(Console(), f"{where}: {', '.join(parts)}, {scores['seconds']} s")
 
 
 def _scored(
@@ -92,9 +100,15 @@ def _scored(
         disable=quiet or not console.is_terminal,
     ) as bar:
         shown = bar.add_task("", total=1)
-        return hofl.score(
-            config, run, examples, lambda done, of: bar.update(shown, completed=done, total=of)
-        )
+
+        def progress(done: int, of: int) -> None:
+            interrupts.check()
+            bar.update(shown, completed=done, total=of)
+
+        from hofl.experiment.scoring import score  # takes seconds
+
+        interrupts.check()
+        return score(config, run, examples, progress)
 
 
 def _config(model: str | None, task: str | None, run: Path | None) -> hofl.ExperimentConfig:

@@ -3,20 +3,19 @@
 Nothing heavy is loaded before ``main``: a stop while the libraries load is one line, too.
 """
 
-import signal
 import sys
-from typing import Any
 
-from hofl.errors import HoflError
+from hofl.cli import interrupts
+from hofl.core.errors import HoflError
 
 
 def main() -> None:
     """Run the command line."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.install()
     try:
         from hofl.cli.commands import app
 
-        app()
+        app(prog_name="hofl")
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
@@ -25,10 +24,6 @@ def main() -> None:
 
         Console(stderr=True, soft_wrap=True).print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
-
-
-def _interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

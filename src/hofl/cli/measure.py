@@ -1,4 +1,4 @@
-"""``hofl beta measure``: what a fleet's updates look like before training, and what follows."""
+"""``hofl beta measure``: measure a fleet's updates before training and fit policies to them."""
 
 import math
 from pathlib import Path
@@ -11,32 +11,32 @@ from rich.progress import Progress
 from rich.table import Table
 
 import hofl
-from hofl.cli.run import stoppable
-from hofl.errors import HoflError
+from hofl.cli import interrupts
+from hofl.cli.display import say
+from hofl.cli.options import Changes, Source
+from hofl.core.errors import HoflError
 
 if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
-    from hofl.choosing.comparison import Row
-    from hofl.sampling.measured import Estimate, Measured
+    from hofl.choosing.measure import PolicyRow
+    from hofl.choosing.moments import FleetMeasurement, WithError
 
-EXAMPLE = """Examples:
-
-`hofl beta measure demo --out runs/measured`
-
-`hofl run runs/measured/water-filling.toml --out runs/filled`
-"""
+EXAMPLES = {
+    "measure": (
+        "hofl beta measure demo --out runs/measured",
+        "hofl run runs/measured/water-filling.toml --out runs/filled",
+    )
+}
 
 
 def measure(
-    config: Annotated[str, typer.Argument(help="TOML file, or a recipe such as demo.")],
-    out: Annotated[Path, typer.Option(help="New folder for what is measured.")],
-    changes: Annotated[
-        list[str] | None, typer.Argument(help="Changes to it: key=value, such as method.lr=1e-3.")
-    ] = None,
+    config: Source,
+    out: Annotated[Path, typer.Option(help="New folder for the measurement.")],
+    changes: Changes = None,
     repetitions: Annotated[
         int, typer.Option(help="R, updates and gradients of every client (at least 3).")
     ] = 6,
     floor: Annotated[
-        float, typer.Option(help="epsilon: water-filling and the QP leave everyone epsilon / N.")
+        float, typer.Option(help="epsilon: every share of water-filling and the QP >= epsilon / N.")
     ] = 0.1,
     means: Annotated[
         str, typer.Option(help="a_i from: updates, or (less noisy, SGD only) gradients.")
@@ -49,12 +49,12 @@ def measure(
 
     Writes statistics.json, and water-filling.toml for hofl run.
     """
-    from hofl.choosing.comparison import compared, save
-    from hofl.choosing.probe import probe
-    from hofl.engines.launch import prepared, readable_errors
-    from hofl.sampling.checks import check_floor
-    from hofl.sampling.measured import LEAST
+    from hofl.choosing.measure import compare_policies, measure_fleet, save_measurement
+    from hofl.choosing.moments import LEAST
+    from hofl.experiment.launch import prepared, readable_errors
+    from hofl.sampling.water_filling import check_floor
 
+    interrupts.check()
     console = Console()
     check_floor(floor)
     if means not in ("updates", "gradients"):
@@ -67,63 +67,63 @@ def measure(
         raise HoflError(f"{out} exists and is not empty. Choose another --out.")
     experiment = prepared(hofl.read_config(config, changes))
     with readable_errors(out):
-        out.mkdir(parents=True, exist_ok=True)  # told now, not after the probing
+        out.mkdir(parents=True, exist_ok=True)  # fail before measuring, not after it
     with (
-        stoppable(console, out, "hofl beta measure", "statistics.json"),
+        interrupts.stoppable(console, out, "hofl beta measure", "statistics.json"),
         Progress(console=console, disable=not console.is_terminal) as progress,
     ):
-        bar = progress.add_task("probing", total=None)
-        found = probe(
-            experiment,
-            repetitions,
-            smoothness,
-            means == "gradients",
-            lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+        bar = progress.add_task("measuring", total=None)
+
+        def advance(done: int, total: int) -> None:
+            interrupts.check()
+            progress.update(bar, completed=done, total=total)
+
+        measured = measure_fleet(experiment, repetitions, smoothness, means == "gradients", advance)
     with readable_errors(out):
-        save(found, experiment.config, floor, out)
-    rows, notes = compared(found, experiment, floor)
-    console.print(_moments(found))
-    _say(console, f"H_a = {_shown(found.dispersion)}, zeta^2 = {_shown(found.heterogeneity)}")
-    if means == "updates" and found.dispersion.value < 2 * found.dispersion.error:
-        _say(console, "H_a is lost in noise: add --repetitions, or try --means gradients")
-    s = found.statistics
-    _say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {found.reference}")
-    console.print(_policies(rows, found, experiment.config.fleet.cohort))
-    for note in [*notes, *_outside(found)]:
-        _say(console, note)
-    _say(console, f"go on with: hofl run {out / 'water-filling.toml'} --out DIR")
+        save_measurement(measured, experiment.config, floor, out)
+    rows, notes = compare_policies(measured, experiment, floor)
+    console.print(_moments(measured))
+    h_a, zeta2 = _shown(measured.dispersion), _shown(measured.heterogeneity)
+    say(console, f"H_a = {h_a}, zeta^2 = {zeta2}")
+    if means == "updates" and measured.dispersion.value < 2 * measured.dispersion.error:
+        say(console, "H_a is within its noise: raise --repetitions, or try --means gradients")
+    s = measured.statistics
+    say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {measured.reference}")
+    console.print(_policies(rows, measured, experiment.config.fleet.cohort))
+    for note in [*notes, *_limits(measured)]:
+        say(console, note)
+    say(console, f"next: hofl run {out / 'water-filling.toml'} --out DIR")
 
 
-def _outside(found: "Measured") -> list[str]:
-    """Where J stops being a bound on a round's progress."""
-    s = found.statistics
-    if found.reference != "gradient":
-        return ["L h has no unit with this optimizer: J ranks policies, and bounds nothing"]
+def _limits(measured: "FleetMeasurement") -> list[str]:
+    """Where J is not a bound on a round's progress."""
+    s = measured.statistics
+    if measured.reference != "gradient":
+        return ["L h has no unit with this optimizer: J ranks policies and is not a bound"]
     if s.smoothness * s.step > 1:
         return [f"L h = {s.smoothness * s.step:.3g} > 1: the descent guarantee needs L h <= 1"]
     return []
 
 
-def _moments(found: "Measured") -> Table:
+def _moments(measured: "FleetMeasurement") -> Table:
     """Means over the clients of each tier."""
     table = _table("boundary", "clients", "v_i", "||a_i - mean||^2", "minibatch noise")
-    tiers = np.array(found.boundaries)
+    tiers = np.array(measured.boundaries)
     for tier in np.unique(tiers).tolist():
         members = tiers == tier
-        columns = (found.statistics.variances, found.statistics.spread, found.noise)
+        columns = (measured.statistics.variances, measured.statistics.spread, measured.noise)
         cells = (f"{column[members].mean():.4g}" for column in columns)
         table.add_row(str(tier), str(members.sum()), *cells)
     return table
 
 
-def _policies(rows: "list[Row]", found: "Measured", cohort: int) -> Table:
-    tiers = np.array(found.boundaries)
-    kinds = np.unique(tiers).tolist()
-    table = _table("policy", *(f"tier {kind}" for kind in kinds), "J(p)", "relaxed")
+def _policies(rows: "list[PolicyRow]", measured: "FleetMeasurement", cohort: int) -> Table:
+    boundaries = np.array(measured.boundaries)
+    tiers = np.unique(boundaries).tolist()
+    table = _table("policy", *(f"tier {tier}" for tier in tiers), "J(p)", "relaxed")
     table.title = "seats per round, and the program's value"
     for row in rows:
-        seats = (f"{cohort * row.p[tiers == kind].sum():.3g}" for kind in kinds)
+        seats = (f"{cohort * row.p[boundaries == tier].sum():.3g}" for tier in tiers)
         table.add_row(row.name, *seats, f"{row.objective:.5g}", f"{row.relaxed:.5g}")
     return table
 
@@ -136,9 +136,5 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _shown(estimate: "Estimate") -> str:
+def _shown(estimate: "WithError") -> str:
     return f"{estimate.value:.4g} +/- {estimate.error:.2g}"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

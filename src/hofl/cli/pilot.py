@@ -9,25 +9,24 @@ from rich.console import Console
 from rich.table import Table
 
 import hofl
-from hofl.cli.progress import RunDisplay
-from hofl.cli.run import stoppable
-from hofl.errors import HoflError
-from hofl.experiment.config import ExperimentConfig
-from hofl.sampling.guidance import CANDIDATES, allowed
+from hofl.choosing.guide import CANDIDATES, allowed
+from hofl.cli import interrupts
+from hofl.cli.display import RunDisplay, say
+from hofl.cli.options import Changes, OptionalSource, numbers
+from hofl.core.errors import HoflError
 
-if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
+if TYPE_CHECKING:  # the engine takes seconds to load: only when something runs
     from hofl.choosing.pilot import Rung, Settings
+    from hofl.experiment.config import ExperimentConfig
 
-EXAMPLE = """Examples:
-
-`hofl beta pilot demo --rounds 8 --out runs/pilot`
-
-`hofl beta pilot my.toml method.lr=2e-3 --min-participations 16 --out runs/pilot`
-
-`hofl beta pilot --resume runs/pilot`
-
-`hofl run runs/pilot/chosen.toml --out runs/formal`
-"""
+EXAMPLES = {
+    "pilot": (
+        "hofl beta pilot demo --rounds 8 --out runs/pilot",
+        "hofl beta pilot my.toml method.q=4 --min-participations 16 --out runs/p",
+        "hofl beta pilot --resume runs/pilot",
+        "hofl run runs/pilot/chosen.toml --out runs/formal",
+    )
+}
 PAPER = ",".join(map(str, CANDIDATES))
 SHARE = 8
 """Without --rounds the pilot is this many times shorter than the run."""
@@ -35,17 +34,13 @@ SHARE = 8
 
 def pilot(
     context: typer.Context,
-    config: Annotated[
-        str | None, typer.Argument(help="TOML file, or the name of a recipe such as demo.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Argument(help="Changes to it: key=value, such as method.lr=1e-3.")
-    ] = None,
+    config: OptionalSource = None,
+    changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the pilot.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Folder of a stopped pilot.")] = None,
     candidates: Annotated[str, typer.Option(help="Betas to compare, separated by commas.")] = PAPER,
     min_participations: Annotated[
-        float | None, typer.Option(help="Leave out betas that expect fewer in the whole run.")
+        float | None, typer.Option(help="Leave out betas that expect fewer over the whole run.")
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of the longest runs (an eighth of the run's).")
@@ -59,16 +54,17 @@ def pilot(
 ) -> None:
     """Compare betas by short runs with successive halving; the smaller one when inconclusive.
 
-    Writes the chosen value into a configuration that hofl run takes.
+    Writes a configuration with the chosen value for hofl run.
     """
     from hofl.choosing.pilot import Pilot, Settings
 
+    interrupts.check()
     console = Console()
     if resume is not None:
         sources = {name: context.get_parameter_source(name) for name in context.params}
         given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
         if given != {"resume"}:
-            raise HoflError("--resume takes everything from the pilot: give nothing else.")
+            raise HoflError("--resume takes everything from the pilot: give no other option.")
         chosen = Pilot.open(resume)
     else:
         if config is None or out is None:
@@ -83,30 +79,27 @@ def pilot(
             holdout=holdout,
             level=level,
         )
-        with stoppable(console, out, "hofl beta pilot", "pilot.toml"):
+        with interrupts.stoppable(console, out, "hofl beta pilot", "pilot.toml"):
             chosen = Pilot.create(out, settings, run)
-    _say(console, _plan(chosen.settings))
-    with stoppable(console, chosen.path, "hofl beta pilot", "pilot.toml"):
+    say(console, _plan(chosen.settings))
+    with interrupts.stoppable(console, chosen.path, "hofl beta pilot", "pilot.toml"):
         outcome = chosen.run(lambda title: RunDisplay(console, title))
     for rung in outcome.rungs:
         console.print(_table(rung, outcome.beta if rung is outcome.rungs[-1] else None))
-    _say(console, f"chosen: beta = {outcome.beta:g}")
-    _say(console, f"go on with: hofl run {chosen.path / 'chosen.toml'} --out DIR")
+    say(console, f"chosen: beta = {outcome.beta:g}")
+    say(console, f"next: hofl run {chosen.path / 'chosen.toml'} --out DIR")
 
 
 def _candidates(
-    text: str, min_participations: float | None, run: ExperimentConfig
+    text: str, min_participations: float | None, run: "ExperimentConfig"
 ) -> tuple[float, ...]:
-    try:
-        betas = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise HoflError(f"--candidates {text!r}: write numbers, such as 0,0.25,0.5.") from None
+    betas = numbers("--candidates", text, "0,0.25,0.5")
     fleet = {"clients": run.fleet.clients, "cohort": run.fleet.cohort, "rounds": run.rounds}
     kept = allowed(tuple(set(betas)), min_participations, **fleet)
     if len(kept) == 1 < len(set(betas)):
         raise HoflError(
-            f"--min-participations leaves one candidate, {kept[0]:g}: no pilot is needed. "
-            f"Set method.beta={kept[0]:g}."
+            f"--min-participations leaves one candidate, {kept[0]:g}, so there is nothing to "
+            f"compare. Set method.policy.beta={kept[0]:g}."
         )
     return kept
 
@@ -126,30 +119,27 @@ def _plan(settings: "Settings") -> str:
 
 
 def _table(rung: "Rung", chosen: float | None) -> Table:
-    """One comparison; at the last one, who was chosen instead of who goes on."""
+    """One comparison; the last one shows the choice instead of who continues."""
     table = Table(title=f"after {rung.rounds} rounds")
     for column in ("beta", "client loss", "behind", "std. error", "p", "verdict", "then"):
         table.add_column(column, justify="right", no_wrap=True)
-    best = min(one.loss for one in rung.standings)
-    for one in rung.standings:
-        sure = "inconclusive" if one.inconclusive else "worse"
+    best = min(standing.loss for standing in rung.standings)
+    for standing in rung.standings:
+        behind = standing.behind
+        verdict = "inconclusive" if standing.inconclusive else "worse"
         table.add_row(
-            f"{one.beta:g}",
-            f"{one.loss:.5f}",
-            f"{one.behind.mean:+.5f}",
-            f"{one.behind.error:.5f}",
-            "-" if one.loss == best else f"{one.behind.p_value:.3g}",
-            "best" if one.loss == best else sure,
-            _fate(one.beta, rung, chosen),
+            f"{standing.beta:g}",
+            f"{standing.loss:.5f}",
+            f"{behind.mean:+.5f}",
+            f"{behind.error:.5f}",
+            "-" if standing.loss == best else f"{behind.p_value:.3g}",
+            "best" if standing.loss == best else verdict,
+            _next(standing.beta, rung, chosen),
         )
     return table
 
 
-def _fate(beta: float, rung: "Rung", chosen: float | None) -> str:
+def _next(beta: float, rung: "Rung", chosen: float | None) -> str:
     if chosen is not None:
         return "chosen" if beta == chosen else "-"
-    return "stays" if beta in rung.kept else "stops"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return "continues" if beta in rung.kept else "stops"

@@ -7,16 +7,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hofl.errors import HoflError
-from hofl.methods import method
-from hofl.planning.sizes import show_bytes
+from hofl.cli import interrupts
+from hofl.cli.display import say
+from hofl.cli.options import AsJson, whole_numbers
+from hofl.core.errors import HoflError
+from hofl.core.sizes import show_bytes
 
-EXAMPLE = """Examples:
-
-`hofl profile --model smollm2-135m-instruct --boundaries 0,8,15,22 --batch-size 4 --seq-len 128`
-
-`hofl profile --model facebook/opt-125m --weights random --boundaries 0,6 --json`
-"""
+EXAMPLES = {
+    "profile": (
+        "hofl profile --model smollm2-135m-instruct --boundaries 0,8,15,22",
+        "hofl profile --model facebook/opt-125m --weights random --boundaries 0,6",
+    )
+}
 
 
 def profile(
@@ -25,11 +27,13 @@ def profile(
     batch_size: Annotated[int, typer.Option(min=1, help="B, examples per step.")] = 4,
     seq_len: Annotated[int, typer.Option(min=2, help="T, tokens per example.")] = 128,
     micro_batch: Annotated[int, typer.Option(min=0, help="Examples at a time; 0 is all.")] = 0,
+    micro_tokens: Annotated[int, typer.Option(min=0, help="Tokens at a time; 0 is all.")] = 0,
     checkpoint: Annotated[
         int, typer.Option(min=0, help="Blocks per checkpointed segment; 0 keeps all activations.")
     ] = 0,
     stream_bottom: Annotated[
-        bool, typer.Option(help="Read the bottom's weights from the model's files.")
+        bool,
+        typer.Option("--stream-bottom", help="Read the bottom's weights from the model's files."),
     ] = False,
     method_name: Annotated[
         str, typer.Option("--method", help="Whose local step (hofl methods).")
@@ -42,7 +46,7 @@ def profile(
     compute_dtype: Annotated[str, typer.Option(help="Of the activations.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     runs: Annotated[int, typer.Option(min=1, help="Isolated runs; the largest counts.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the peak memory of whole participations, each in a process of its own.
 
@@ -51,34 +55,46 @@ def profile(
     """
     if weights not in ("pretrained", "random"):
         raise HoflError(f"--weights {weights!r}: choose pretrained or random.")
+    from hofl.local.site import Execution  # takes seconds
+    from hofl.memory.plan import memory_plan
+    from hofl.memory.profile import Subject, measure
+    from hofl.memory.trace import trace
+    from hofl.methods import method
+
+    interrupts.check()
     changes = {"q": q, "local_steps": local_steps}
     chosen = method(method_name, **{k: v for k, v in changes.items() if v is not None})
-    from hofl.local.execution import Execution  # the model libraries take seconds to load
-    from hofl.planning.plan import memory_plan
-    from hofl.planning.profile import Subject, measure
-    from hofl.planning.trace import trace
-
     shape = {"rank": rank, "storage_dtype": storage_dtype, "compute_dtype": compute_dtype}
     sizes = {"batch_size": batch_size, "seq_len": seq_len}
     plan = memory_plan(model, chosen.local, **sizes, **shape)  # type: ignore[arg-type]
     subject = Subject(name=model, weights=weights, device=device, **shape)  # type: ignore[arg-type]
-    execution, rows = Execution(micro_batch, checkpoint, stream_bottom), []
-    for boundary in _boundaries(boundaries, plan.model.num_blocks):
+    execution = Execution(
+        micro_batch=micro_batch,
+        micro_tokens=micro_tokens,
+        checkpoint=checkpoint,
+        stream_bottom=stream_bottom,
+    )
+    rows = []
+    for boundary in whole_numbers("--boundaries", boundaries, plan.model.num_blocks):
         cost = trace(plan.model, plan.workload, boundary, execution)
-        found = measure(subject, plan.workload, boundary, execution, runs=runs)
+        measured = measure(subject, plan.workload, boundary, execution, runs=runs)
         rows.append(
             {
                 "boundary": boundary,
                 "predicted_bytes": cost.peak_bytes,
-                "allocated_bytes": found.allocated,
-                "resident_bytes": found.resident,
+                "allocated_bytes": measured.allocated,
+                "resident_bytes": measured.resident,
                 "weight_bytes": cost.items["weights"],
             }
         )
     if as_json:
         typer.echo(json.dumps({"model": model, **sizes, **shape, "measured": rows}))
         return
-    Console().print(_table(rows))
+    console = Console()
+    console.print(_table(rows))
+    if any(row["resident_bytes"] is None for row in rows):
+        reason = "resident was not measured: it needs a CPU and a writable /proc/self/clear_refs"
+        say(console, reason)
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -86,7 +102,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     for column in ("boundary", "predicted", "allocated", "ratio", "without weights", "resident"):
         table.add_column(column, justify="right")
     for row in rows:
-        predicted, allocated, own = (
+        predicted, allocated, weights = (
             row["predicted_bytes"],
             row["allocated_bytes"],
             row["weight_bytes"],
@@ -96,14 +112,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             show_bytes(predicted),
             show_bytes(allocated),
             f"{predicted / allocated:.3f}",
-            f"{(predicted - own) / (allocated - own):.3f}",
+            f"{(predicted - weights) / (allocated - weights):.3f}",
             show_bytes(row["resident_bytes"]) if row["resident_bytes"] else "-",
         )
     return table
-
-
-def _boundaries(text: str, blocks: int) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdecimal() and int(word) <= blocks for word in words):
-        raise HoflError(f"--boundaries {text!r}: write whole numbers from 0 to {blocks}.")
-    return [int(word) for word in words]

@@ -10,55 +10,93 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hofl.errors import HoflError
+from hofl.cli.display import say
+from hofl.cli.options import (
+    AsJson,
+    Clients,
+    Cohort,
+    Rounds,
+    Seed,
+    Tiers,
+    check_seed,
+    whole_numbers,
+)
+from hofl.core.errors import HoflError
+from hofl.core.secret import RunSecret
+from hofl.core.vectors import check_cohort
 from hofl.sampling.audit import Audit, audit, verdict
-from hofl.sampling.checks import check_cohort
-from hofl.sampling.measured import fitted_options, load_statistics
-from hofl.sampling.named import POLICIES, changed_policy
-from hofl.sampling.policies import DimensionAware, Policy, draw_cohort
-from hofl.sampling.schedules import Scheduled
+from hofl.sampling.policies import POLICIES, DimensionAware, Policy, changed_policy, draw_cohort
+from hofl.sampling.statistics import fitted_options, load_statistics
 from hofl.sampling.tiers import deal_tiers
 
-EXAMPLE = """Examples:
-
-`hofl sample --clients 30 --cohort 6 --boundaries 8,16,24 --blocks 28 --beta 0.75 --simulate`
-
-`hofl sample --schedule coverage --beta 0.9 --beta-end 0.1 --min-participations 16 --json`
-
-`hofl sample --policy water-filling --weight 200 --floor 0.2 --simulate`
-"""
+EXAMPLES = {
+    "sample": (
+        "hofl sample --clients 30 --cohort 6 --boundaries 8,16,24 --simulate",
+        "hofl sample --schedule coverage --beta 0.9 --min-participations 16 --json",
+        "hofl sample --policy water-filling --weight 200 --dims-per-block 38912 --q 2",
+    )
+}
 DEFAULT = DimensionAware(0.75)
 LISTED = 100
 """Fleets larger than this are shown by tier; --json always has every client."""
+SAME = (
+    "A run with this fleet, policy, rounds and seeds draws the same cohorts, as long as no round "
+    "is repeated and no device rests, is absent or changes its boundary."
+)
+OTHER = (
+    "A run draws other cohorts: this policy depends on the size of d_ZO / q, for which boundaries "
+    "stand here. Give --dims-per-block and --q."
+)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """N clients at their boundaries, K of them in each of T rounds."""
+    """The clients of a run and their rounds.
+
+    Args:
+        boundaries: b_i, [N].
+        scores: d_ZO / q, or what stands for it, [N].
+        cohort: K.
+        rounds: T.
+        seed: of the run: its draws.
+        fleet_seed: of the fleet: order among equal clients.
+    """
 
     boundaries: tuple[int, ...]
+    scores: np.ndarray
     cohort: int
     rounds: int
     seed: int
+    fleet_seed: int
 
     def shares(self, policy: Policy) -> Iterator[np.ndarray]:
-        """p(0), ..., p(T-1); blocks are taken to be equally large, so d_ZO goes as the boundary."""
-        scores = np.array(self.boundaries, dtype=np.float64)
-        changes = isinstance(policy, Scheduled)  # ranking a million clients once is enough
-        p = policy.marginals(scores, self.cohort, self.seed, 0, self.rounds)
+        """Yield p(0), ..., p(T-1), [N] each."""
         for t in range(self.rounds):
-            if changes:
-                p = policy.marginals(scores, self.cohort, self.seed, t, self.rounds)
-            yield p
+            yield policy.marginals(self.scores, self.cohort, self.fleet_seed, t, self.rounds)
+
+    def needs_scale(self, policy: Policy) -> bool:
+        """Tell whether shares depend on how large scores are, and not only on their order."""
+        ranks = np.unique(self.scores, return_inverse=True)[1] + 1.0
+        by_rank, by_square, given = (
+            [
+                policy.marginals(scores, self.cohort, self.fleet_seed, t, self.rounds)
+                for t in (0, self.rounds - 1)
+            ]
+            for scores in (ranks, 1e9 * ranks**2, self.scores)
+        )
+        return not (np.array_equal(given, by_rank) and np.array_equal(given, by_square))
 
 
 def sample(
-    clients: Annotated[int, typer.Option(min=1, help="N, devices in the fleet.")] = 30,
-    cohort: Annotated[int, typer.Option(min=1, help="K, devices per round.")] = 6,
-    boundaries: Annotated[
-        str, typer.Option(help="Boundary of each tier (or of each client), separated by commas.")
-    ] = "8,16,24",
+    clients: Clients = 30,
+    cohort: Cohort = 6,
+    boundaries: Tiers = "8,16,24",
     blocks: Annotated[int, typer.Option(min=1, help="L, blocks of the model.")] = 28,
+    dims_per_block: Annotated[
+        str | None,
+        typer.Option(help="Trainable scalars of a block (or of each block, with commas)."),
+    ] = None,
+    q: Annotated[int, typer.Option(min=1, help="Directions per step, with --dims-per-block.")] = 2,
     policy: Annotated[
         str | None,
         typer.Option(help=f"{', '.join(POLICIES)}; by default the one with the options given."),
@@ -78,27 +116,33 @@ def sample(
         float | None, typer.Option(help="Expected participations of everyone (coverage).")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option(help="A of water-filling; a boundary is a client's cost.")
+        float | None, typer.Option(help="A of water-filling; d_ZO / q is a client's cost.")
     ] = None,
     floor: Annotated[
-        float | None, typer.Option(help="Epsilon of water-filling: nobody's share is below it / N.")
+        float | None, typer.Option(help="Epsilon of water-filling: every share is at least it / N.")
     ] = None,
     statistics: Annotated[
         str | None,
         typer.Option(help="File of hofl beta measure: its boundaries, and its A and costs."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="T.")] = 160,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the run.")] = 42,
-    simulate: Annotated[bool, typer.Option(help="Draw the cohorts and audit them.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    rounds: Rounds = 160,
+    seed: Seed = 42,
+    fleet_seed: Annotated[
+        int | None,
+        typer.Option(callback=check_seed, help="fleet.seed of the run.", show_default="--seed"),
+    ] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Draw the cohorts and audit them.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show how often each tier and each client takes part, expected and drawn.
 
-    The cohorts are those of a run with the same fleet, sampling options, rounds and seed.
+    The last line says whether a run with the same settings draws the same cohorts.
     """
     check_cohort(cohort, clients)
     options: dict[str, Any] = {
-        "policy": policy,
+        "name": policy,
         "beta": beta,
         "beta_schedule": schedule,
         "beta_end": beta_end,
@@ -107,46 +151,81 @@ def sample(
         "floor": floor,
     }
     given = {key: value for key, value in options.items() if value is not None}
+    fleet_seed = seed if fleet_seed is None else fleet_seed
     if statistics is None:
-        own = deal_tiers(boundary_list(boundaries), clients, blocks, seed, "--boundaries")
+        tiers = whole_numbers("--boundaries", boundaries)
+        dealt = deal_tiers(tiers, clients, blocks, fleet_seed, "--boundaries")
     else:
-        own, given = _measured(statistics, given, clients, cohort)
-    fleet, rule = Fleet(own, cohort, rounds, seed), changed_policy(DEFAULT, given)
-    drawn = _simulated(fleet, rule) if simulate else None
-    expected = _expected(fleet, rule) if drawn is None else drawn.expected
+        dealt = _measured_boundaries(statistics, clients)
+        given |= fitted_options(statistics, policy, given, cohort) | {"name": "water-filling"}
+    dims = _dims_below(dims_per_block, max(blocks, *dealt))
+    scores = dims[list(dealt)] / (1 if dims_per_block is None else q)
+    fleet = Fleet(dealt, scores, cohort, rounds, seed, fleet_seed)
+    chosen = changed_policy(DEFAULT, given)
+    exact = dims_per_block is not None or not fleet.needs_scale(chosen)
+    drawn = _simulated(fleet, chosen) if simulate else None
+    expected = _expected(fleet, chosen) if drawn is None else drawn.audit.expected
     if as_json:
-        facts = {"boundaries": list(own), "expected": expected.round(6).tolist()}
-        typer.echo(json.dumps(facts if drawn is None else {**facts, "audit": drawn.summary()}))
+        facts: dict[str, Any] = {"boundaries": list(dealt), "expected": expected.round(6).tolist()}
+        if drawn is not None:
+            facts |= {"audit": drawn.audit.summary(), "cohorts": drawn.cohorts}
+        typer.echo(json.dumps({**facts, "same_as_run": exact}))
         return
     console = Console()
-    realised = None if drawn is None else drawn.realised
+    realised = None if drawn is None else drawn.audit.realised
     console.print(_tier_table(fleet, expected, realised))
     if clients <= LISTED:
         console.print(_client_table(fleet, expected, realised))
     else:
-        console.print(f"{clients} clients: --json lists each of them.", highlight=False)
+        say(console, f"{clients} clients: --json lists each of them.")
     if drawn is not None:
-        console.print(verdict(drawn.summary()), highlight=False, soft_wrap=True)
+        say(console, verdict(drawn.audit.summary()))
+    say(console, SAME if exact else OTHER)
 
 
-def _measured(
-    file: str, given: dict[str, Any], clients: int, cohort: int
-) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Boundaries and policy options of a fleet that was measured."""
-    _, own = load_statistics(file)
-    if len(own) != clients:
-        raise HoflError(f"{file!r} holds {len(own)} clients: give --clients {len(own)}.")
-    return own, fitted_options(file, given, cohort)
+def _measured_boundaries(file: str, clients: int) -> tuple[int, ...]:
+    _, boundaries = load_statistics(file)
+    if len(boundaries) != clients:
+        raise HoflError(
+            f"{file!r} holds {len(boundaries)} clients: give --clients {len(boundaries)}."
+        )
+    return boundaries
 
 
-def _simulated(fleet: Fleet, policy: Policy) -> Audit:
-    """All cohorts, each against the shares it was drawn from."""
-    shares = enumerate(fleet.shares(policy))
-    return audit((draw_cohort(p, fleet.cohort, fleet.seed, t), p) for t, p in shares)
+def _dims_below(text: str | None, blocks: int) -> np.ndarray:
+    """Return d_ZO of every boundary 0..L; without sizes the boundary, which has the same order."""
+    sizes = (1,) if text is None else whole_numbers("--dims-per-block", text)
+    if len(sizes) not in (1, blocks) or min(sizes) < 1:
+        raise HoflError(
+            f"--dims-per-block {text!r}: give one number for all blocks or {blocks}, one for each, "
+            "of at least 1."
+        )
+    return np.concatenate(([0], np.cumsum(np.resize(sizes, blocks))))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """S_0, ..., S_{T-1}, and their audit."""
+
+    cohorts: list[list[int]]
+    audit: Audit
+
+
+def _simulated(fleet: Fleet, policy: Policy) -> Draws:
+    """Draw all cohorts and audit each against the shares it was drawn from."""
+    cohorts: list[list[int]] = []
+    drawn_from = RunSecret.from_seed(fleet.seed).cohorts()
+
+    def drawn() -> Iterator[tuple[list[int], np.ndarray]]:
+        for t, p in enumerate(fleet.shares(policy)):
+            cohorts.append(draw_cohort(p, fleet.cohort, drawn_from, t))
+            yield cohorts[t], p
+
+    return Draws(cohorts=cohorts, audit=audit(drawn()))
 
 
 def _expected(fleet: Fleet, policy: Policy) -> np.ndarray:
-    """Expected participations, sum_t K p(t), [N]."""
+    """Return expected participations, sum_t K p(t), [N]."""
     total = np.zeros(len(fleet.boundaries))
     for p in fleet.shares(policy):
         total += fleet.cohort * p
@@ -177,11 +256,3 @@ def _table(*columns: str, realised: np.ndarray | None) -> Table:
     for column in (*columns, *(() if realised is None else ("realised",))):
         table.add_column(column, justify="right")
     return table
-
-
-def boundary_list(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas, as --boundaries takes them."""
-    try:
-        return tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise HoflError(f"--boundaries {text!r}: write whole numbers, such as 8,16,24.") from None

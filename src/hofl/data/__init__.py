@@ -1,1 +1,1 @@
-"""Tasks, their encoding as batches, and the split over clients."""
+"""Tasks, their encoding, and the split over clients."""

@@ -1,7 +1,7 @@
-"""How answers become token spans and goals: label words, own options, free text.
+"""How answers become token spans and goals: label words, options of the example, free text.
 
-Label words of one token each are compared at one slot, which needs C rows of the model's head. As
-soon as one of them takes several tokens, all are scored as spans.
+Label words of one token each are compared at one slot, which needs C rows of the model's head. If
+one of them takes several tokens, all are scored as spans.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from typing import Protocol
 
 import torch
 
-from hofl.batch import ChooseOption, ChooseWord, Goal, PredictTokens
+from hofl.core.batch import ChooseOption, ChooseWord, Goal, PredictTokens
+from hofl.core.errors import HoflError
 from hofl.data.prompts import PromptEncoder
 from hofl.data.task import Example, FreeText, LabelWords
-from hofl.errors import HoflError
 
 Span = tuple[int, ...]
 
@@ -22,11 +22,11 @@ class Answers(Protocol):
     """The answers of a task as token spans."""
 
     def spans(self, example: Example) -> tuple[Span, ...]:
-        """What is written behind the prompt: one span, or one for each option."""
+        """Return what follows the prompt: one span, or one for each option."""
         ...
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
-        """The goal of a batch: its slots' tokens [M] and options [M], its examples' labels [B]."""
+        """Return the goal of a batch: tokens [M] and options [M] of its slots, labels [B]."""
         ...
 
 
@@ -37,7 +37,7 @@ class SingleTokens:
     words: tuple[int, ...]
 
     def spans(self, example: Example) -> tuple[Span, ...]:
-        """The right word; it is predicted, never read."""
+        """Return the right word; it is predicted, never read."""
         return ((self.words[example.label],),)
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
@@ -52,7 +52,7 @@ class WordSpans:
     words: tuple[Span, ...]
 
     def spans(self, example: Example) -> tuple[Span, ...]:
-        """Every word, right or wrong."""
+        """Return every word, right or wrong."""
         return self.words
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
@@ -62,12 +62,12 @@ class WordSpans:
 
 @dataclass(frozen=True)
 class OptionSpans:
-    """Each example's own options."""
+    """The options of each example."""
 
     encoder: PromptEncoder
 
     def spans(self, example: Example) -> tuple[Span, ...]:
-        """Every option, right or wrong."""
+        """Return every option, right or wrong."""
         return tuple(self.encoder.answer(option) for option in example.options)
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
@@ -77,17 +77,17 @@ class OptionSpans:
 
 @dataclass(frozen=True)
 class Text:
-    """Free text, learnt from the first accepted answer and ended by a newline."""
+    """Free text, trained on the first accepted answer and ended by a newline."""
 
     encoder: PromptEncoder
     most: int
 
     def spans(self, example: Example) -> tuple[Span, ...]:
-        """The target, cut to what would be generated."""
+        """Return the target, cut to what would be generated."""
         return (self.whole(example)[: self.most],)
 
     def whole(self, example: Example) -> Span:
-        """The target as it is."""
+        """Return the target as it is."""
         return self.encoder.answer(f"{example.golds[0].strip()}\n")
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
@@ -96,7 +96,7 @@ class Text:
 
 
 def answers_of(encoder: PromptEncoder) -> Answers:
-    """The answers that a prompt asks for, checked against the tokenizer."""
+    """Return the answers that a prompt asks for, checked against the tokenizer."""
     answer = encoder.prompt.answer
     if isinstance(answer, LabelWords):
         spans = word_spans(answer.words, encoder)
@@ -109,7 +109,7 @@ def answers_of(encoder: PromptEncoder) -> Answers:
 
 
 def word_spans(words: Sequence[str], encoder: PromptEncoder) -> tuple[Span, ...]:
-    """The tokens of each label word; words that look alike to the tokenizer are refused."""
+    """Return the tokens of each label word; refuse words the tokenizer cannot tell apart."""
     spans = tuple(encoder.answer(word) for word in words)
     shown = {word: encoder.pieces(span) for word, span in zip(words, spans, strict=True)}
     unknown = encoder.tokenizer.unk_token_id

@@ -1,8 +1,8 @@
-"""Prompts and answers as token ids, through any tokenizer.
+"""Prompts and answers as token ids, for any tokenizer.
 
-An answer follows its prompt after one blank. What that blank becomes differs between tokenizers (a
-byte-level BPE glues it to the word, SentencePiece marks the word), so an answer is never tokenised
-alone: its tokens are those that the prompt's last words gain when the answer is written behind
+An answer follows its prompt after one space. What that space becomes differs between tokenizers (a
+byte-level BPE attaches it to the word, SentencePiece marks the word), so an answer is never
+tokenised alone: its tokens are those that the prompt's last words gain when the answer follows
 them.
 """
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from hofl.core.errors import HoflError
 from hofl.data.task import Example, FreeText, Prompt
-from hofl.errors import HoflError
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,28 @@ class PromptEncoder:
 
     @cached_property
     def _tail(self) -> str:
-        """The template's last fixed words, behind which an answer is written."""
+        """Return the template's last fixed words, which an answer follows."""
         line = self.prompt.template.rsplit("\n", 1)[-1]
         return line.rsplit("}", 1)[-1] or "x"
 
     def answer(self, text: str) -> tuple[int, ...]:
-        """Token ids of an answer as it stands behind the prompt."""
+        """Return the token ids of an answer as it follows the prompt."""
         before = self.tokenizer(self._tail, add_special_tokens=False)["input_ids"]
         together = self.tokenizer(f"{self._tail} {text}", add_special_tokens=False)["input_ids"]
         if together[: len(before)] != before or len(together) == len(before):
             raise HoflError(
-                f"answer {text!r} cannot be told from its prompt by this tokenizer: "
+                f"this tokenizer does not separate answer {text!r} from its prompt: "
                 f"'{self._tail} {text}' becomes {self.pieces(together)}, and without the answer "
                 f"{self.pieces(before)}. End the template in another word."
             )
         return tuple(together[len(before) :])
 
     def pieces(self, ids: Any) -> list[str]:
-        """Token ids as the tokenizer's own pieces, for messages."""
+        """Return token ids as the tokenizer's own pieces, for messages."""
         return self.tokenizer.convert_ids_to_tokens(list(ids))
 
     def encode(self, example: Example, longest_answer: int) -> tuple[tuple[int, ...], bool]:
-        """Token ids of an example's prompt, and whether its text had to be cut.
+        """Return the token ids of an example's prompt, and whether its text had to be cut.
 
         The field named by ``prompt.cut`` loses its end until prompt and answer fit; the other
         fields and the place of the answer stay whole.
@@ -83,5 +83,5 @@ class PromptEncoder:
 
 
 def reserved(prompt: Prompt) -> int:
-    """Tokens that a generated answer may take."""
+    """Return the number of tokens that a generated answer may take."""
     return prompt.answer.max_new_tokens if isinstance(prompt.answer, FreeText) else 1

@@ -1,4 +1,4 @@
-"""Rows of JSON Lines, CSV and Parquet files, each with the place where it stands.
+"""Read the rows of JSON Lines, CSV and Parquet files, each with its place in the file.
 
 Nothing is dropped but blank lines of a CSV file: a line that cannot be read is an error that names
 the file and the line.
@@ -10,28 +10,33 @@ import json
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hofl.errors import HoflError
+from hofl.core.errors import HoflError
 
 Row = Mapping[str, Any]
 Reader = Callable[[Path], Generator[tuple[int, Row]]]
 LONGEST_CELL = 2**30
-"""Python's CSV reader refuses cells of more than 128 KiB unless told otherwise."""
+"""Python's CSV reader refuses cells of more than 128 KiB by default."""
+SEPARATORS = (",", ";", "\t", "|")
+"""Of the columns of a CSV file; among equals the earlier one is taken."""
 
 
 class BadRow(ValueError):
-    """What is wrong with one row; whoever reads the file adds the place."""
+    """What is wrong with a row; the caller adds its place."""
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Each row of a file and its place, such as ``reviews.csv line 17``.
+    """Yield each row of a file with its place, such as ``reviews.csv line 17``.
 
     Raises:
         HoflError: the file is missing, of an unknown kind, damaged, or holds no row at all.
     """
-    reader = _reader(path)
+    reader = _kind(path)
+    if reader is None:
+        raise HoflError(f"cannot read {path}: its name must end in {', '.join(READERS)}.")
     if not path.is_file():
         raise HoflError(f"no file {path}.")
     empty = True
@@ -47,12 +52,12 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def place(path: Path, number: int) -> str:
-    """Where a row stands, as errors name it."""
+    """Return the place of a row as errors name it."""
     return f"{path} {'row' if path.suffix == '.parquet' else 'line'} {number}"
 
 
 def text(row: Row, name: str, *, empty: bool = False) -> str:
-    """A field that must be text, and not blank unless ``empty`` allows it."""
+    """Return a field that must be text, and not blank unless ``empty`` allows it."""
     value = required(row, name)
     if not isinstance(value, str):
         raise BadRow(f"field {name!r} must be text, got {value!r}")
@@ -66,31 +71,29 @@ def text(row: Row, name: str, *, empty: bool = False) -> str:
 
 
 def required(row: Row, name: str) -> Any:
-    """A field that must be there."""
+    """Return a field that must be there."""
     if name not in row:
         raise BadRow(f"no field {name!r}: there are {', '.join(map(str, row)) or 'none'}")
     return row[name]
 
 
 def label_index(row: Row, name: str, classes: tuple[str, ...]) -> int:
-    """A whole number that counts ``classes``."""
+    """Return a field that must be a whole number, the index of one of the classes."""
     value = required(row, name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(classes):
-        known = ", ".join(f"{k} ({one})" for k, one in enumerate(classes))
+        known = ", ".join(f"{k} ({name})" for k, name in enumerate(classes))
         raise BadRow(f"unknown {name} {value!r}: allowed are {known}")
     return value
 
 
-def _reader(path: Path) -> Reader:
+def _kind(path: Path) -> Reader | None:
+    """Return the reader of a file by its name."""
     name = path.name.lower()
-    for suffix, reader in READERS.items():
-        if name.endswith(suffix):
-            return reader
-    raise HoflError(f"cannot read {path}: its name must end in {', '.join(READERS)}.")
+    return next((reader for suffix, reader in READERS.items() if name.endswith(suffix)), None)
 
 
 def _lines(path: Path) -> Generator[str]:
-    """Decoded lines, with their newlines; a byte order mark is not part of the text."""
+    """Yield decoded lines with their newlines, without a byte order mark."""
     opened = gzip.open if path.name.lower().endswith(".gz") else open
     with opened(path, "rb") as stream:
         for number, line in enumerate(stream, start=1):
@@ -109,7 +112,7 @@ def _json_lines(path: Path) -> Generator[tuple[int, Row]]:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # also of absurd numbers and depths
+            except (ValueError, RecursionError) as error:  # also of huge numbers and depths
                 raise HoflError(
                     f"{place(path, number)}: not valid JSON ({error}). Write one object per line."
                 ) from None
@@ -118,10 +121,30 @@ def _json_lines(path: Path) -> Generator[tuple[int, Row]]:
             yield number, row
 
 
-def _csv(path: Path) -> Generator[tuple[int, Row]]:
-    csv.field_size_limit(LONGEST_CELL)
+def csv_separator(path: Path) -> str | None:
+    """Return what separates the columns of a CSV file: what splits its first line into most parts.
+
+    None for a file of another kind, and for one whose first line cannot be read.
+    """
+    if _kind(path) is not _csv or not path.is_file():
+        return None
     with closing(_lines(path)) as lines:
-        reader = csv.reader(lines, strict=True)
+        try:
+            return _separator(next(lines, ""))
+        except (HoflError, csv.Error, EOFError, OSError, zlib.error):
+            return None  # reading the file reports it
+
+
+def _separator(header: str) -> str:
+    csv.field_size_limit(LONGEST_CELL)
+    return max(SEPARATORS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
+
+
+def _csv(path: Path) -> Generator[tuple[int, Row]]:
+    with closing(_lines(path)) as lines:
+        first = next(lines, "")
+        separator = _separator(first)
+        reader = csv.reader(chain([first], lines), strict=True, delimiter=separator)
         try:
             header = [name.strip() for name in next(reader, [])]
             if len(set(header)) < len(header) or not all(header):
@@ -133,7 +156,8 @@ def _csv(path: Path) -> Generator[tuple[int, Row]]:
                 if len(cells) != len(header):
                     raise HoflError(
                         f"{place(path, reader.line_num)}: {len(cells)} values for {len(header)} "
-                        f"columns ({', '.join(header)}). Put quotes around a text with commas."
+                        f"columns ({', '.join(header)}). Put quotes around a text that holds "
+                        f"{separator!r}."
                     )
                 yield reader.line_num, dict(zip(header, cells, strict=True))
         except csv.Error as error:

@@ -1,7 +1,7 @@
 """The public benchmarks, from a folder of files or from the Hugging Face hub.
 
 A folder holds ``NAME/SPLIT.jsonl`` or ``.jsonl.gz``, one object per line (docs/data.md). Either way
-the rows are checked once and kept as ``Example``s in the cache, so the hub is asked once.
+the rows are checked once and kept as ``Example``s in the cache, so the hub is queried once.
 """
 
 import os
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hofl.core.errors import HoflError
 from hofl.data.readers import BadRow, Row, read_rows
 from hofl.data.store import StoredExamples, stored
 from hofl.data.task import Example, Prompt, Task
-from hofl.errors import HoflError
 
 HUB_SECONDS = 10
-"""How long the hub may take to say that it is there."""
+"""How long the hub may take to answer."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Benchmark:
     Args:
         name: of the task, and of its folder.
         hub: its id on the Hugging Face hub.
-        sizes: official number of examples of the split to train on and of the split to test on.
+        sizes: official number of examples of the training split and of the test split.
         prompts: variants by name; the first is the default.
         example: (row number, row of a file or of the hub) -> example; raises ``BadRow``.
         classes: names of the labels.
-        version: of ``example``; raise it when its results change.
+        version: of ``example``; increase it when its results change.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Benchmark:
     version: int = 1
 
     def load(self, directory: Path | None = None) -> Task:
-        """The task from ``directory``, or else from $HOFL_DATA, or else from the hub."""
+        """Load the task from ``directory``, or else from $HOFL_DATA, or else from the hub."""
         directory = directory or _environment()
         parts, notes = [], []
         for split, official in self.sizes.items():
@@ -63,8 +63,8 @@ class Benchmark:
 
 
 def _environment() -> Path | None:
-    found = os.environ.get("HOFL_DATA")
-    return Path(found) if found else None
+    folder = os.environ.get("HOFL_DATA")
+    return Path(folder) if folder else None
 
 
 def _from_folder(benchmark: Benchmark, split: str, directory: Path) -> tuple[StoredExamples, str]:
@@ -80,7 +80,7 @@ def _from_folder(benchmark: Benchmark, split: str, directory: Path) -> tuple[Sto
 
 
 def _find(benchmark: Benchmark, split: str, directory: Path) -> Path:
-    """The split's file; a part of the set, named as such, serves when there is no whole one."""
+    """Find the split's file: the whole one, or a part of the set that is named as such."""
     folder = directory / benchmark.name
     names = [f"{split}{part}.jsonl{kind}" for part in ("", "_partial") for kind in ("", ".gz")]
     for name in names:
@@ -103,7 +103,7 @@ def _from_hub(benchmark: Benchmark, split: str) -> tuple[StoredExamples, str]:
 
 
 def _hub_rows(hub: str, split: str) -> Iterator[tuple[str, Row]]:
-    """Rows of the hub's own columns. The only place that imports ``datasets``."""
+    """Yield rows with the hub's own columns. The only place that imports ``datasets``."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import datasets
     from huggingface_hub import HfApi, constants
@@ -112,9 +112,9 @@ def _hub_rows(hub: str, split: str) -> Iterator[tuple[str, Row]]:
     datasets.utils.logging.set_verbosity_error()
     try:
         if not constants.HF_HUB_OFFLINE:
-            HfApi().dataset_info(hub, timeout=HUB_SECONDS)  # load_dataset would retry for long
+            HfApi().dataset_info(hub, timeout=HUB_SECONDS)  # load_dataset would retry for minutes
         rows = datasets.load_dataset(hub, split=split)
-    except Exception as error:  # the libraries raise a dozen unrelated kinds
+    except Exception as error:  # the libraries raise many unrelated types
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise HoflError(
             f"cannot load {hub!r} from the Hugging Face hub: {reason}. Give a folder with the "

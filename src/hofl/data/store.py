@@ -1,7 +1,7 @@
 """Examples in memory-mapped Arrow files: written once while a file is checked, then shared.
 
-The file's pages belong to the system's page cache. Any number of clients, and of processes, read
-the same ones; a client's share of the data is a list of row numbers.
+The file's pages belong to the system's page cache. Any number of clients and processes share them;
+a client's share of the data is a list of row numbers.
 """
 
 import hashlib
@@ -15,18 +15,18 @@ from typing import Any, overload
 
 import numpy as np
 
-from hofl.cache import cache_dir
+from hofl.core.errors import HoflError
+from hofl.core.process import cache_dir
 from hofl.data.task import Example
-from hofl.errors import HoflError
 
 FORMAT = 1
-"""Of the files below; raise it when they change."""
+"""Version of the files below; increase it when they change."""
 _ROWS = 512  # per record batch
 _FIELD = "field:"
 
 
 class StoredExamples(Sequence[Example]):
-    """The examples of one Arrow file, made into ``Example``s one at a time.
+    """The examples of an Arrow file, built one at a time.
 
     Columns: ``field:NAME`` for every field, ``label``, ``options``, ``golds``, ``owner``.
     """
@@ -63,12 +63,28 @@ class StoredExamples(Sequence[Example]):
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Every example's label, [n], without making the examples."""
+        """Return every example's label, [n], without building the examples."""
         return np.concatenate([batch["label"].to_numpy() for batch in self._batches])
 
     @cached_property
+    def characters(self) -> np.ndarray:
+        """Return the characters of every example's texts, [n], without building the examples."""
+        return np.concatenate([self._characters(batch) for batch in self._batches])
+
+    def _characters(self, batch: Any) -> np.ndarray:
+        import pyarrow.compute as compute
+
+        def lengths(texts: Any) -> np.ndarray:
+            return compute.utf8_length(texts).to_numpy()
+
+        options = batch["options"]
+        fields = sum(lengths(batch[name]) for name in self._fields.values())
+        texts = np.maximum(compute.list_value_length(options).to_numpy(), 1)
+        return fields * texts + lengths(compute.binary_join(options, ""))
+
+    @cached_property
     def owners(self) -> np.ndarray:
-        """Every example's client by nature, [n], numbered from 0 in the order of their names.
+        """Return every example's client in the data, [n], numbered from 0 in the order of names.
 
         Names that are whole numbers are ordered as such: 0, 1, ..., N-1 stay what they are.
         """
@@ -80,16 +96,34 @@ class StoredExamples(Sequence[Example]):
         return np.fromiter((number[name] for name in names), dtype=np.int64, count=len(names))
 
 
+def labels_of(examples: Sequence[Example]) -> np.ndarray:
+    """Return the labels of all examples, [n]; stored examples need not be built for it."""
+    if isinstance(examples, StoredExamples):
+        return examples.labels
+    return np.array([example.label for example in examples], dtype=np.int64)
+
+
+def characters_of(examples: Sequence[Example]) -> np.ndarray:
+    """Return how many characters each example's texts have, [n]; an option is a text each."""
+    if isinstance(examples, StoredExamples):
+        return examples.characters
+    sizes = [
+        sum(map(len, e.fields.values())) * max(len(e.options), 1) + sum(map(len, e.options))
+        for e in examples
+    ]
+    return np.array(sizes, dtype=np.int64)
+
+
 def stored(
     name: str, origin: str, stamp: str, rows: Iterable[tuple[Example, str]]
 ) -> StoredExamples:
-    """Examples from the cache, or else written there from ``rows`` of (example, owner).
+    """Return examples from the cache; write them there first from ``rows`` of (example, owner).
 
     Args:
-        name: for people who look into the cache.
+        name: for people who browse the cache.
         origin: what the rows are made from; one file is kept for each.
         stamp: changes with the rows; a file with another stamp is replaced.
-        rows: read only when the file has to be written.
+        rows: read only if the file has to be written.
     """
     folder = cache_dir() / "data" / f"{name}-{_digest(origin)}"
     target = folder / f"{_digest(f'{FORMAT} {stamp}')}.arrow"
@@ -106,7 +140,7 @@ def stored(
 
 
 def _write(target: Path, rows: Iterable[tuple[Example, str]]) -> None:
-    """Stream the rows to a file beside ``target``, then put it in place at once."""
+    """Stream the rows to a file beside ``target``, then move it into place atomically."""
     import pyarrow
     import pyarrow.ipc
 
@@ -119,7 +153,7 @@ def _write(target: Path, rows: Iterable[tuple[Example, str]]) -> None:
                 writer = writer or pyarrow.ipc.new_file(sink, table.schema)
                 writer.write_table(table, max_chunksize=_ROWS)
             if writer is None:
-                raise HoflError("there are no examples.")
+                raise HoflError("the data hold no examples.")
             writer.close()
         os.replace(work, target)
         for other in target.parent.glob("*.arrow"):
@@ -137,12 +171,12 @@ def _tables(rows: Iterable[tuple[Example, str]]) -> Iterator[Any]:
     while chunk := list(islice(stream, _ROWS)):
         examples = [example for example, _ in chunk]
         columns = {
-            _FIELD + name: pyarrow.array([one.fields[name] for one in examples], pyarrow.string())
+            _FIELD + name: pyarrow.array([e.fields[name] for e in examples], pyarrow.string())
             for name in examples[0].fields
         }
-        columns["label"] = pyarrow.array([one.label for one in examples], pyarrow.int64())
-        columns["options"] = pyarrow.array([one.options for one in examples], words)
-        columns["golds"] = pyarrow.array([one.golds for one in examples], words)
+        columns["label"] = pyarrow.array([e.label for e in examples], pyarrow.int64())
+        columns["options"] = pyarrow.array([e.options for e in examples], words)
+        columns["golds"] = pyarrow.array([e.golds for e in examples], words)
         columns["owner"] = pyarrow.array([owner for _, owner in chunk], pyarrow.string())
         yield pyarrow.table(columns)
 

@@ -12,17 +12,17 @@ from string import Formatter
 
 import numpy as np
 
-from hofl.errors import HoflError
+from hofl.core.errors import HoflError
 
 
 @dataclass(frozen=True)
 class Example:
-    """One example, whatever the task.
+    """An example of any task.
 
     Args:
         fields: what the prompt's template names.
         label: index of the right label word or option; -1 where there is none.
-        options: this example's own options, where they differ from example to example.
+        options: its options, where they differ from example to example.
         golds: accepted free-text answers; the first is the target of training.
     """
 
@@ -34,14 +34,14 @@ class Example:
 
 @dataclass(frozen=True)
 class LabelWords:
-    """The answer is one of the same few words for every example, in the order of the labels."""
+    """The answer is one of a few words, the same for every example, in the order of labels."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class OwnOptions:
-    """The answer is one of the example's own options, each scored as a span of tokens."""
+    """The answer is one of the example's options, each scored as a span of tokens."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Prompt:
     Args:
         template: text with ``{field}``s, ending where the answer begins; ``{{`` is a brace.
         cut: the field that loses its end when the prompt is too long.
-        answer: label words, own options or free text.
-        max_length: most tokens of a filled-in prompt, unless the configuration says otherwise.
+        answer: label words, options or free text.
+        max_length: most tokens of a filled-in prompt, unless the configuration sets it.
     """
 
     template: str
@@ -73,7 +73,7 @@ class Prompt:
     def __post_init__(self) -> None:
         shown = f"prompt template {self.template!r}"
         if self.template != self.template.rstrip():
-            raise HoflError(f"{shown} ends in a blank: the answer brings its own, so leave it out.")
+            raise HoflError(f"{shown} ends in white space: an answer brings its own, so remove it.")
         if self.cut not in self.fields:
             raise HoflError(
                 f"{shown} does not hold {{{self.cut}}}, the field to cut: it holds "
@@ -82,19 +82,19 @@ class Prompt:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """The names in the template, in their order."""
+        """Return the names in the template, in order."""
         return tuple(dict.fromkeys(name for line in self._lines for _, name in line if name))
 
     @cached_property
     def _lines(self) -> tuple[tuple[tuple[str, str | None], ...], ...]:
-        """Each line as pieces (literal text, name of the field after it)."""
+        """Return each line as pieces (literal text, name of the field after it)."""
         return tuple(_pieces(line, self.template) for line in self.template.split("\n"))
 
     def render(self, fields: Mapping[str, str]) -> str:
-        """The template filled in, without blanks around the values.
+        """Fill in the template, without spaces around the values.
 
-        A line that holds nothing but empty fields is left out, newline included. Values are put in
-        as they are: a brace in a user's text is a brace.
+        A line that holds nothing but empty fields is left out, newline included. Values are
+        inserted as they are: a brace in a user's text is a brace.
         """
         filled = []
         for pieces in self._lines:
@@ -112,12 +112,12 @@ class Task:
     """A named set of examples with prompts.
 
     Args:
-        name: how it is called in configurations.
+        name: in configurations.
         prompts: variants by name; the first is the default.
         train: examples to split over the clients; memory-mapped for the large sets.
         test: examples to evaluate on.
         classes: names of the classes of ``label``, empty where there are none.
-        clients: the client that each training example belongs to by nature, or None.
+        clients: the client that each training example belongs to in the data, or None.
         note: what the user should know about the data, such as an incomplete file.
     """
 
@@ -130,7 +130,7 @@ class Task:
     note: str = ""
 
     def prompt(self, variant: str | None = None) -> Prompt:
-        """A variant by name, or the default."""
+        """Return a variant by name, or the default."""
         if variant is None:
             return next(iter(self.prompts.values()))
         if variant not in self.prompts:
@@ -146,10 +146,10 @@ def _pieces(line: str, template: str) -> tuple[tuple[str, str | None], ...]:
         parsed = list(Formatter().parse(line))
     except ValueError as error:
         raise HoflError(
-            f"prompt template {template!r}: {error}. Write a field as {{field}}, and a brace that "
-            "is meant as one twice."
+            f"prompt template {template!r}: {error}. Write a field as {{field}}, and a literal "
+            "brace twice."
         ) from None
     for _, name, style, conversion in parsed:
         if name is not None and (not name or style or conversion):
-            raise HoflError(f"prompt template {template!r}: write fields as {{field}}, no more.")
+            raise HoflError(f"prompt template {template!r}: write fields as {{field}} only.")
     return tuple((literal, name) for literal, name, _, _ in parsed)

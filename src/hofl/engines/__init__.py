@@ -1,1 +1,1 @@
-"""Engines: the loop of rounds, and how plans reach clients and uploads come back."""
+"""How plans reach clients and uploads come back: in this process, or in a pool of workers."""

@@ -1,7 +1,7 @@
-"""Held-out examples of every client: means inside a client first, then over clients.
+"""Score the held-out examples of every client: means within a client first, then over clients.
 
 That is the paper's objective, f = (1/N) sum_i f_i: a client with few examples counts as much as one
-with many, and every resource tier is heard.
+with many, and every resource tier counts.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from hofl.models.split import SplitModel
 
 @dataclass(frozen=True)
 class ClientScores:
-    """One model on every client's own held-out examples.
+    """Scores of a model on every client's held-out examples.
 
     Args:
         scores: by name, the mean over the examples of each client, [N].
-        examples: how many examples each client held out, [N].
+        examples: number of examples that each client held out, [N].
         boundaries: the tier of each client, [N].
     """
 
@@ -30,14 +30,14 @@ class ClientScores:
     boundaries: np.ndarray
 
     def means(self) -> dict[str, float]:
-        """Unweighted means over clients, under the names that a test set's scores have."""
+        """Return unweighted means over clients, named as the scores of a test set."""
         return {
             **self._over(np.full(len(self.examples), True)),
             "examples": int(self.examples.sum()),
         }
 
     def summary(self) -> dict[str, Any]:
-        """Plain values: over all clients, by tier, and each client."""
+        """Return plain values: over all clients, by tier, and of each client."""
         tiers = {
             str(tier): {
                 **self._over(self.boundaries == tier),
@@ -56,20 +56,20 @@ def evaluate_clients(
     model: SplitModel,
     examples: EncodedSet,
     held_out: Sequence[np.ndarray],
-    boundaries: Sequence[int],
+    boundaries: Sequence[int] | np.ndarray,
     batch_size: int,
     progress: Progress | None = None,
 ) -> ClientScores:
     """Evaluate the model as it is on the held-out examples of each client."""
-    found, done, total = [], 0, sum(map(len, held_out))
+    by_client, done, total = [], 0, sum(map(len, held_out))
     for shard in held_out:
-        found.append(evaluate(model, examples, batch_size, shard.tolist()))
+        by_client.append(evaluate(model, examples, batch_size, shard.tolist()))
         done += len(shard)
         if progress is not None:
             progress(done, total)
-    names = [name for name in found[0] if name != "examples"]
+    names = [name for name in by_client[0] if name != "examples"]
     return ClientScores(
-        scores={name: np.array([scores[name] for scores in found]) for name in names},
-        examples=np.array([scores["examples"] for scores in found]),
+        scores={name: np.array([scores[name] for scores in by_client]) for name in names},
+        examples=np.array([scores["examples"] for scores in by_client]),
         boundaries=np.array(boundaries),
     )

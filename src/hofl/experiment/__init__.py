@@ -1,1 +1,1 @@
-"""Experiments: configuration, the objects built from it, and the run directory."""
+"""A run: its configuration, what is built from it, the loop of rounds, the run directory."""

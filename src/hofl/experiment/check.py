@@ -1,4 +1,4 @@
-"""Look a run over before it starts: every example encoded, and its cost measured on one step.
+"""Check a run before it starts: encode every example, and estimate its cost from a few steps.
 
 Nothing is written. What a run would refuse is refused here, with the example's number.
 """
@@ -11,29 +11,31 @@ from typing import Any
 
 import numpy as np
 
+from hofl.core.process import tune_allocator, use_threads
 from hofl.data.answers import Text
 from hofl.data.encoding import Encoded, EncodedSet
 from hofl.data.task import FreeText, LabelWords
 from hofl.evaluation.scores import Progress, evaluate
-from hofl.experiment.build import Experiment, build
+from hofl.experiment.build import Simulation, build_simulation
 from hofl.experiment.config import ExperimentConfig
-from hofl.process import tune_allocator, use_threads
 
 RENDERED = 2
 """Examples shown as the model reads them."""
+TIMED = 2
+"""Local steps that are timed besides the first."""
 
 
 @dataclass(frozen=True)
 class SetFacts:
-    """One set of examples in tokens.
+    """A set of examples in tokens.
 
     Args:
-        examples: how many.
-        mean_tokens: of what the model reads for one example.
+        examples: number of examples.
+        mean_tokens: mean of what the model reads for an example.
         longest: tokens of the longest.
         cut: examples whose text lost its end.
-        answers_cut: examples whose written answer is longer than may be generated.
-        labels: how often each label occurs, empty for written answers.
+        answers_cut: examples whose free-text answer is longer than may be generated.
+        labels: how often each label occurs, empty for free text.
     """
 
     examples: int
@@ -45,8 +47,15 @@ class SetFacts:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What training costs, from one measured local step and one measured evaluation batch."""
+class RunCost:
+    """Estimated cost of a run, from a few timed local steps and evaluation batches.
+
+    Args:
+        tokens: read in training.
+        step_seconds: of a local step, without what a participation does once.
+        train_seconds: of all participations.
+        evaluation_seconds: of all evaluations.
+    """
 
     tokens: int
     step_seconds: float
@@ -56,14 +65,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Check:
-    """What was found.
+    """The outcome of a check.
 
     Args:
         config: the complete, resolved configuration.
         note: what the user should know about the data.
         sets: facts of the training set and of the test set, where there is one.
         rendered: the first training examples as (prompt, answer).
-        clients: how many training examples each client holds.
+        clients: number of training examples of each client.
         cost: what the run will take.
     """
 
@@ -72,7 +81,7 @@ class Check:
     sets: dict[str, SetFacts]
     rendered: tuple[tuple[str, str], ...]
     clients: tuple[int, ...]
-    cost: Estimate
+    cost: RunCost
 
 
 Encoding = Callable[[str, int, int], None]
@@ -80,14 +89,14 @@ Encoding = Callable[[str, int, int], None]
 
 
 def check(config: ExperimentConfig, progress: Encoding = lambda name, done, of: None) -> Check:
-    """Build everything that a configuration names, encode every example, time one step."""
+    """Build everything that a configuration names, encode every example, time a few steps."""
     tune_allocator()
     use_threads(config.engine.threads, config.engine.workers)
-    experiment = build(config)
+    experiment = build_simulation(config)
     sets = {
         name: set_facts(examples, partial(progress, name))
         for name, examples in (("train", experiment.train), ("test", experiment.test))
-        if len(examples)
+        if examples is not None and len(examples)
     }
     return Check(
         config=experiment.config,
@@ -100,15 +109,15 @@ def check(config: ExperimentConfig, progress: Encoding = lambda name, done, of: 
 
 
 def set_facts(examples: EncodedSet, progress: Progress | None = None) -> SetFacts:
-    """Encode every example; the first that cannot be encoded is refused with its number."""
+    """Encode every example; refuse the first that cannot be encoded, with its number."""
     tokens, cut, short, labels = [], 0, 0, []
     for number in range(len(examples)):
-        one = examples.encoded(number)
-        tokens.append(_read(one))
-        cut += one.was_cut
+        encoded = examples.encoded(number)
+        tokens.append(_tokens_read(encoded))
+        cut += encoded.was_cut
         if isinstance(examples.answers, Text):
-            short += len(examples.answers.whole(examples.examples[number])) > len(one.spans[0])
-        labels.append(one.label)
+            short += len(examples.answers.whole(examples.examples[number])) > len(encoded.spans[0])
+        labels.append(encoded.label)
         if progress is not None and (number % 256 == 0 or number == len(examples) - 1):
             progress(number + 1, len(examples))
     counts = np.bincount(labels).tolist() if min(labels) >= 0 else []
@@ -116,10 +125,10 @@ def set_facts(examples: EncodedSet, progress: Progress | None = None) -> SetFact
 
 
 def rendered(examples: EncodedSet) -> Iterator[tuple[str, str]]:
-    """The first examples as (prompt, answer) in the tokenizer's own words."""
+    """Yield the first examples as (prompt, answer), the prompt as the tokenizer decodes it."""
     encoder = examples.encoder
     for number in range(min(RENDERED, len(examples))):
-        example, one = examples.examples[number], examples.encoded(number)
+        example, encoded = examples.examples[number], examples.encoded(number)
         answer = encoder.prompt.answer
         if isinstance(answer, LabelWords):
             right = answer.words[example.label]
@@ -127,59 +136,73 @@ def rendered(examples: EncodedSet) -> Iterator[tuple[str, str]]:
             right = " | ".join(dict.fromkeys(example.golds))
         else:
             right = f"{example.options[example.label]}   (of {', '.join(example.options)})"
-        yield encoder.tokenizer.decode(one.prompt), right
+        yield encoder.tokenizer.decode(encoded.prompt), right
 
 
-def estimate(experiment: Experiment, train: SetFacts) -> Estimate:
-    """Time one client's participation of a single step, then scale to the whole run."""
-    config = experiment.config
-    steps = experiment.method.local.local_steps
-    one_step = replace(experiment.method.local, local_steps=1)
-    own = experiment.boundaries()
-    middle = int(np.argsort(own)[len(own) // 2])
-    plan = replace(experiment.plan(0, middle, experiment.start), rule=one_step).to_bytes()
-    experiment.client.answer(plan)  # the first one also measures memory, and warms up
-    step = _seconds(lambda: experiment.client.answer(plan))
+def estimate(experiment: Simulation, train: SetFacts) -> RunCost:
+    """Time short participations of the client in the middle, then scale to the whole run.
+
+    The first step of a participation does more than the others: it checks the scalars at twice the
+    radius, and the plan is unpacked before it.
+    """
+    config, local = experiment.config, experiment.method.local
+    present = experiment.present(0)
+    middle = int(np.argsort(present.boundaries)[len(present.boundaries) // 2])
+    plan = experiment.plan(experiment.start, middle, present)
+
+    def participate(steps: int) -> None:
+        short = replace(plan, rule=replace(local, local_steps=steps))
+        experiment.client.answer(short.to_bytes())
+
+    participate(1)  # the first one also measures memory, and warms up
+    first = step = _seconds(partial(participate, 1))
+    more = min(local.local_steps - 1, TIMED)
+    if more:
+        step = max(_seconds(partial(participate, 1 + more)) - first, 0.0) / more
     participations = config.rounds * config.fleet.cohort
-    return Estimate(
-        tokens=round(participations * steps * config.task.batch_size * train.mean_tokens),
+    seconds = participations * (first + (local.local_steps - 1) * step)
+    steps = participations * local.local_steps
+    return RunCost(
+        tokens=round(steps * config.task.batch_size * train.mean_tokens),
         step_seconds=step,
-        train_seconds=participations * steps * step / config.engine.workers,
+        train_seconds=seconds / config.engine.workers,
         evaluation_seconds=_evaluation_seconds(experiment),
     )
 
 
-def _evaluation_seconds(experiment: Experiment) -> float:
-    """Of all evaluations, of the test set and of held-out examples: start, every so often, end."""
+def _evaluation_seconds(experiment: Simulation) -> float:
+    """Estimate all evaluations, of test and held-out examples: start, every so often, end."""
     config, rounds = experiment.config.evaluation, experiment.config.rounds
     before_end = 1 + (rounds - 1) // config.every if config.every else 1
-    held, tested = sum(map(len, experiment.held_out)), len(experiment.test)
+    held_out, test = experiment.held_out, experiment.test
+    held = 0 if held_out is None else sum(map(len, held_out.rows))
+    tested = 0 if test is None else len(test)
     curve = tested if experiment.curve is None else len(experiment.curve)
     work = [
-        (experiment.test, before_end * curve + tested),
+        (test, before_end * curve + tested),
         (experiment.train, (before_end + 1) * held),
     ]
     total = 0.0
     for examples, count in work:
-        if count:
-            some = _spread(len(examples), 2 * config.batch_size)
+        if count and examples is not None:
+            sample = _spread(len(examples), 2 * config.batch_size)
             model, size = experiment.model.split, config.batch_size
-            seconds = _seconds(partial(evaluate, model, examples, size, some))
-            total += count * seconds / len(some)
+            seconds = _seconds(partial(evaluate, model, examples, size, sample))
+            total += count * seconds / len(sample)
     return total
 
 
 def _spread(size: int, count: int) -> Sequence[int]:
-    """Up to ``count`` numbers below ``size`` at equal distances."""
+    """Return up to ``count`` numbers below ``size`` at equal distances."""
     return sorted(set(np.linspace(0, size - 1, min(count, size)).astype(int).tolist()))
 
 
-def _seconds(work: Any) -> float:
-    began = time.perf_counter()
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def _read(one: Encoded) -> int:
-    """Tokens that the model reads for one example, all its options included."""
-    return sum(len(one.prompt) + len(span) - 1 for span in one.spans)
+def _tokens_read(encoded: Encoded) -> int:
+    """Count the tokens that the model reads for an example, all its options included."""
+    return sum(len(encoded.prompt) + len(span) - 1 for span in encoded.spans)

@@ -1,24 +1,23 @@
 """The configuration of a run: small typed sections, read from TOML, every key checked."""
 
 import difflib
-import tomllib
-from importlib.resources import files
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StrictInt, StrictStr, ValidationError
 
-from hofl.errors import HoflError
+from hofl.core.errors import HoflError
 from hofl.experiment.changes import Section as _Section
-from hofl.experiment.changes import override
+from hofl.experiment.changes import load_values, names_part, override, with_tables
+from hofl.methods import PART_OPTIONS, method
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+_Part = str | dict[str, Any]
 
 
 class ModelConfig(_Section):
     """Which model, and in which precision."""
 
-    name: str = Field(description="built-in model, folder, or Hugging Face id")
+    name: str = Field(description="built-in model, folder, GGUF file, or Hugging Face id")
     weights: Literal["pretrained", "random"] = "pretrained"
     storage_dtype: Dtype | Literal["q8_0", "q4_1"] = "float32"
     compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -36,7 +35,7 @@ class AdapterConfig(_Section):
 class TaskConfig(_Section):
     """What is learnt: a task, one of its prompts, and the batches of a local step.
 
-    ``max_length`` caps the tokens of a prompt; without it the prompt's own cap holds.
+    ``max_length`` caps the tokens of a prompt; without it the prompt's default cap holds.
     """
 
     name: str = "helpdesk"
@@ -48,10 +47,10 @@ class TaskConfig(_Section):
 class DataConfig(_Section):
     """Where public sets come from, and how examples are split over the clients.
 
-    ``dir`` is a folder of files; without it HOFL_DATA names one, and else the hub is asked.
+    ``dir`` is a folder of files; without it HOFL_DATA names one, or else the hub is used.
     ``partition`` is ``natural`` for data that name their clients and ``iid`` for others, unless
-    given. ``examples_per_client`` is the most that a client may use, training and held-out
-    together, drawn at random from its shard; 0 means all.
+    given. ``examples_per_client`` limits a client's examples, training and held-out together, drawn
+    at random from its shard; 0 means all.
     """
 
     dir: str | None = None
@@ -78,7 +77,7 @@ class CustomConfig(_Section):
 
 
 class ChangeConfig(_Section):
-    """From a round on, a client has another budget. The first round is 1."""
+    """A change of a client's memory budget from a round on. The first round is 1."""
 
     round: int = Field(ge=1)
     client: int = Field(ge=0)
@@ -86,11 +85,12 @@ class ChangeConfig(_Section):
 
 
 class PlannedConfig(_Section):
-    """What the planner chose for a budget."""
+    """The memory planner's choice for a budget."""
 
     budget: str
     boundary: int = Field(ge=0)
     micro_batch: int = Field(default=0, ge=0)
+    micro_tokens: int = Field(default=0, ge=0)
     checkpoint: int = Field(default=0, ge=0)
     stream_bottom: bool = False
 
@@ -100,13 +100,13 @@ class FleetConfig(_Section):
 
     ``boundaries`` lists the tiers, dealt evenly to the clients by the seed, or one boundary per
     client. Empty means the paper's three tiers at a quarter, half and three quarters of the model.
-    ``seed`` settles what belongs to the fleet and not to a training: who holds which examples,
-    which boundary and which place among equals. Without it the run's seed does.
+    ``seed`` draws what belongs to the fleet rather than to training: each client's examples and
+    boundary, and the order of ties. Without it the run's seed does.
 
     ``budgets`` lists the devices' memory instead (2GiB, 800MiB, or free for what this machine has
     left), by tier or by client; the planner then finds the boundaries by ``strategy``.
-    ``memory_trace`` is a CSV file of later changes: from a round on, a client has another budget.
-    ``changes`` and ``planned`` are how a finished plan is written down.
+    ``memory_trace`` is a CSV file of later changes of budgets. ``changes`` and ``planned`` record
+    the finished memory plan in the run folder.
     """
 
     clients: int = Field(default=30, ge=1)
@@ -122,38 +122,30 @@ class FleetConfig(_Section):
 
 
 class MethodConfig(_Section):
-    """A method by name; whatever else is given replaces that value of it.
+    """A method by name; every other key replaces a value of it.
 
-    ``statistics``, a file of ``hofl beta measure``, gives water-filling its weight and costs.
+    A part is a name, or a table of a name and options; a table without a name changes options of
+    the part that the method has: ``[method.policy] beta = 0.5``. ``method.policy.statistics``, a
+    file of ``hofl beta measure``, gives water-filling its weight and costs.
     """
 
     name: str = "hofl"
-    optimizer: str | None = None
-    lr: float | None = None
-    weight_decay: float | None = None
-    beta1: float | None = None
-    beta2: float | None = None
-    eps: float | None = None
-    clip_norm: float | None = None
+    optimizer: _Part | None = None
     local_steps: int | None = None
-    bottom: str | None = None
-    surrogate: str | None = None
-    estimator: str | None = None
+    bottom: _Part | None = None
+    surrogate: _Part | None = None
+    estimator: _Part | None = None
+    directions: _Part | None = None
     q: int | None = None
     mu: float | None = None
     proximal: float | None = None
     uplink_bits: int | None = None
-    policy: str | None = None
-    beta: float | None = None
-    beta_schedule: str | None = None
-    beta_end: float | None = None
-    min_participations: float | None = None
-    weight: float | None = None
-    floor: float | None = None
-    costs: Annotated[tuple[float, ...] | None, Field(strict=False)] = None
-    statistics: str | None = Field(default=None, description="file that gives weight and costs")
-    aggregation: str | None = None
-    shared_directions: bool | None = None
+    policy: _Part | None = None
+    aggregation: _Part | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the values that replace the method's."""
+        return self.model_dump(exclude={"name"}, exclude_none=True)
 
 
 class ServerConfig(_Section):
@@ -161,7 +153,11 @@ class ServerConfig(_Section):
 
     A round with fewer than ``min_answers`` good uploads is repeated, up to ``attempts`` times.
     Devices on a network have ``deadline`` seconds for a round, and the server waits ``wait``
-    seconds for enough of them.
+    seconds for enough of them. ``divergence`` stops a run that diverges. ``secret`` is where keys
+    of directions and cohorts come from: ``random``, or the ``seed``, which makes a run repeatable
+    and lets whoever knows the seed rebuild what others sent. Unset: ``seed`` in a simulation.
+    ``keep`` is how many checkpoints are kept. An update whose norm is ``max_ratio`` times the usual
+    one is refused (``hofl.server.outliers``); inf refuses none.
     """
 
     min_answers: int = Field(default=1, ge=1)
@@ -169,14 +165,18 @@ class ServerConfig(_Section):
     deadline: float = Field(default=600.0, gt=0)
     wait: float = Field(default=86400.0, gt=0)
     verify: bool = True
+    secret: Literal["seed", "random"] | None = None
+    divergence: bool = True
+    keep: int = Field(default=3, ge=1)
+    max_ratio: float = Field(default=1000.0, gt=1)
     max_norm: float = Field(default=float("inf"), gt=0)
     max_scalar: float = Field(default=float("inf"), gt=0)
 
 
 class PrivacyConfig(_Section):
-    """Local differential privacy: clipping and noise on every device, see ``hofl.privacy``.
+    """Local differential privacy: clipping and noise on every device, see ``hofl.core.privacy``.
 
-    ``noise`` is the multiplier z; 0 is no privacy at all. ``delta`` is what epsilon is stated for.
+    ``noise`` is the multiplier z; 0 means no privacy. Epsilon is reported at ``delta``.
     """
 
     noise: float = Field(default=0.0, ge=0)
@@ -189,15 +189,17 @@ class EngineConfig(_Section):
     """Where and how clients run.
 
     ``threads`` 0 shares the cores among the workers. ``micro_batch`` is how many examples a client
-    computes at a time, of similar lengths; 0 is the whole batch. ``checkpoint`` is how many blocks'
-    activations a backward pass keeps at a time; 0 is all of the top's. With ``stream_bottom`` the
-    blocks below the boundary are read from the model's files whenever they run.
+    computes at a time, ``micro_tokens`` how many tokens (at least one example); 0 is the whole
+    batch. ``checkpoint`` is how many blocks' activations a backward pass keeps at a time; 0 is all
+    of the top's. With ``stream_bottom`` the blocks below the boundary are read from the model's
+    files whenever they run.
     """
 
     device: str = "auto"
     workers: int = Field(default=1, ge=1)
     threads: int = Field(default=0, ge=0)
     micro_batch: int = Field(default=0, ge=0)
+    micro_tokens: int = Field(default=0, ge=0)
     checkpoint: int = Field(default=0, ge=0)
     stream_bottom: bool = False
 
@@ -206,10 +208,9 @@ class EvaluationConfig(_Section):
     """How often to evaluate, and on what; the start and the end are always evaluated.
 
     ``holdout`` is the share of every client's examples that is kept out of training and evaluated
-    client by client. With ``test`` off, the test set is left alone and the means over clients
-    stand in its place. Before the end, at most ``curve_examples`` of the test set are used, the
-    same ones every time; 0 is all of it. Without it, answers that are written are scored on 1,024
-    examples and answers that are chosen on all.
+    client by client. With ``test`` off, the test set is not used, and scores are means over
+    clients. Before the end, at most ``curve_examples`` of the test set are used, always the same
+    ones; 0 is all of it. Unset: 1,024 where answers are generated, otherwise all.
     """
 
     every: int = Field(default=0, ge=0)
@@ -239,49 +240,32 @@ class ExperimentConfig(_Section):
 
 
 def read_config(source: str, overrides: list[str] | None = None) -> ExperimentConfig:
-    """A configuration from a TOML file or a recipe's name, with ``key=value`` changes."""
-    values = _load(source)
-    for item in overrides or []:
-        override(values, item)
-    return parse_config(values)
+    """Read a TOML file or a recipe by name, apply ``key=value`` changes, and check the method."""
+    values = with_tables(load_values(source))
+    for item in sorted(overrides or [], key=lambda item: not names_part(item)):
+        override(values, item)  # a part's name first: it replaces the part with its options
+    config = parse_config(values)
+    chosen = config.method.options()
+    policy = chosen.get("policy")
+    if not (isinstance(policy, dict) and "statistics" in policy):  # else that file has its options
+        method(config.method.name, **chosen).local.check()
+    return config
 
 
 def parse_config(values: dict[str, Any]) -> ExperimentConfig:
-    """Check plain values; all problems are told at once, one clause each."""
+    """Check plain values; report all problems at once, one clause each."""
     try:
-        return ExperimentConfig.model_validate(values)
+        return ExperimentConfig.model_validate(with_tables(values))
     except ValidationError as error:
-        problems = "; ".join(_problem(detail) for detail in error.errors())
+        problems = "; ".join(dict.fromkeys(_problem(detail) for detail in error.errors()))
         raise HoflError(f"configuration: {problems}.") from None
-
-
-def recipes() -> list[str]:
-    """Names of the configurations that ship with the package."""
-    entries = files("hofl.recipes").iterdir()
-    return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
-
-
-def _load(source: str) -> dict[str, Any]:
-    path = Path(source)
-    try:
-        if path.suffix != ".toml" and source in recipes():
-            text = files("hofl.recipes").joinpath(f"{source}.toml").read_text(encoding="utf-8")
-        else:
-            text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise HoflError(f"{source} is not valid TOML: {error}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise HoflError(
-            f"cannot read configuration {source!r}: {reason}. "
-            f"Give a TOML file or one of the recipes: {', '.join(recipes())}."
-        ) from None
 
 
 def _problem(detail: Any) -> str:
     path = [str(part) for part in detail["loc"]]
     name = ".".join(path)
+    if path[0] == "method" and len(path) > 2 and path[1] in PART_OPTIONS:
+        return f"method.{path[1]} = {detail['input']!r}: should be a name or a table"
     if detail["type"] == "extra_forbidden":
         known = _keys_at(path[:-1])
         close = difflib.get_close_matches(path[-1], known, n=1)
@@ -294,7 +278,16 @@ def _problem(detail: Any) -> str:
 
 
 def _keys_at(path: list[str]) -> list[str]:
-    section: Any = ExperimentConfig
+    """Return the keys of the section at a path, through lists and optional sections."""
+    section: type[_Section] = ExperimentConfig
     for part in path:
-        section = section.model_fields[part].annotation
+        if part in section.model_fields:
+            section = _section_in(section.model_fields[part].annotation) or section
     return list(section.model_fields)
+
+
+def _section_in(annotation: Any) -> type[_Section] | None:
+    """Return the section that a field holds, itself, optional or in a list; None without one."""
+    if isinstance(annotation, type) and issubclass(annotation, _Section):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)

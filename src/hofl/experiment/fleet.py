@@ -1,4 +1,4 @@
-"""From a configuration to the devices of a run: boundaries as given, or planned from budgets."""
+"""From a configuration to the devices of a run: boundaries given, or planned from budgets."""
 
 import csv
 from dataclasses import asdict, dataclass, field
@@ -7,32 +7,64 @@ from typing import Any
 
 import torch
 
+from hofl.core.errors import HoflError
+from hofl.core.sizes import parse_bytes
 from hofl.data.encoding import EncodedSet
-from hofl.errors import HoflError
-from hofl.experiment.config import ChangeConfig, ExperimentConfig, FleetConfig, PlannedConfig
+from hofl.experiment.config import (
+    ChangeConfig,
+    EngineConfig,
+    ExperimentConfig,
+    FleetConfig,
+    PlannedConfig,
+)
 from hofl.experiment.tasks import fleet_seed
-from hofl.local.execution import Execution
+from hofl.local.site import Execution
+from hofl.memory.device import FREE, Device, budget_bytes
+from hofl.memory.hollow import hollow_model
+from hofl.memory.plan import MemoryPlan
+from hofl.memory.workload import heaviest_workload
 from hofl.methods import Method
 from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.loading import DTYPES
 from hofl.models.quantised import FORMS
 from hofl.models.split import SplitModel
-from hofl.planning.available import FREE, budget_bytes
-from hofl.planning.fleet import Device, FleetPlan, heaviest_workload
-from hofl.planning.hollow import hollow_model
-from hofl.planning.plan import MemoryPlan
-from hofl.planning.sizes import parse_bytes
 from hofl.sampling.tiers import deal, deal_tiers
 
 
 @dataclass(frozen=True)
+class FleetPlan:
+    """Boundary and execution of every device in every round.
+
+    A function of the round alone, so a resumed run has the same devices.
+
+    Args:
+        start: the N devices.
+        changes: (t, i, device) replaces client i's device from round t on; in order of rounds.
+    """
+
+    start: tuple[Device, ...]
+    changes: tuple[tuple[int, int, Device], ...] = ()
+
+    def epoch(self, round_number: int) -> int:
+        """Count the changes up to round t; rounds of one epoch have the same devices."""
+        return sum(since <= round_number for since, _, _ in self.changes)
+
+    def at(self, round_number: int) -> tuple[Device, ...]:
+        """Return the devices of round t, [N]."""
+        devices = list(self.start)
+        for _, client, device in self.changes[: self.epoch(round_number)]:
+            devices[client] = device
+        return tuple(devices)
+
+
+@dataclass(frozen=True)
 class BuiltFleet:
-    """The devices, the configuration that gives them again, and the plan made on the way.
+    """The devices, the configuration that reproduces them, and the memory plan behind them.
 
     Args:
         plan: the devices of every round.
-        config: ``fleet`` with every choice written down.
-        facts: the memory plan, as plain values; empty when nothing was planned.
+        config: ``fleet`` with every choice recorded.
+        facts: the memory plan, as plain values; empty when boundaries were given.
     """
 
     plan: FleetPlan
@@ -46,24 +78,27 @@ def build_fleet(
     model: SplitModel,
     train: EncodedSet,
     adapter: Lora | FullBlocks,
+    smallest_shard: int,
 ) -> BuiltFleet:
-    """Boundaries by tier, or planned for the budgets by tier."""
+    """Deal boundaries by tier, or deal budgets by tier and plan boundaries for them."""
     fleet = config.fleet
     if not fleet.budgets:
         if fleet.memory_trace or fleet.changes:
-            raise HoflError("a memory trace changes budgets: list them in fleet.budgets.")
-        own = deal_tiers(
+            raise HoflError(
+                "a memory trace changes budgets, and there are none: list them in fleet.budgets."
+            )
+        boundaries = deal_tiers(
             fleet.boundaries,
             fleet.clients,
             model.num_blocks,
             fleet_seed(config),
             "fleet.boundaries",
         )
-        plan = FleetPlan(tuple(Device(b, execution_of(config)) for b in own))
-        return BuiltFleet(plan, fleet.model_copy(update={"boundaries": own}))
+        plan = FleetPlan(tuple(Device(b, execution_of(config.engine)) for b in boundaries))
+        return BuiltFleet(plan, fleet.model_copy(update={"boundaries": boundaries}))
     if fleet.boundaries and not fleet.planned:
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
-    # What is free now is written down as an amount: a resumed run has the same devices.
+    # What is free now is recorded as an amount, so that a resumed run has the same devices.
     amounts = [str(budget_bytes(b, model.device)) if b == FREE else b for b in fleet.budgets]
     budgets = deal(amounts, fleet.clients, fleet_seed(config), "fleet.budgets")
     changes = _changes(fleet)
@@ -71,21 +106,21 @@ def build_fleet(
     planned = fleet.planned
     if not planned:
         wanted = dict.fromkeys([*budgets, *(change.budget for change in changes)])
-        memory = memory_plan_of(config, method, model, train, adapter)
+        memory = memory_plan_of(config, method, model, train, adapter, smallest_shard)
         planned, facts = _planned(memory, list(wanted), fleet.strategy, config.model.name)
-    devices = {row.budget: _device(row) for row in planned}
+    devices = {row.budget: Device(row.boundary, execution_of(row)) for row in planned}
     plan = FleetPlan(
         tuple(devices[budget] for budget in budgets),
         tuple((change.round - 1, change.client, devices[change.budget]) for change in changes),
     )
-    written: dict[str, Any] = {
+    recorded: dict[str, Any] = {
         "boundaries": tuple(device.boundary for device in plan.start),
         "budgets": budgets,
         "memory_trace": None,
         "changes": changes,
         "planned": planned,
     }
-    return BuiltFleet(plan, fleet.model_copy(update=written), facts)
+    return BuiltFleet(plan, fleet.model_copy(update=recorded), facts)
 
 
 def memory_plan_of(
@@ -94,8 +129,9 @@ def memory_plan_of(
     model: SplitModel,
     train: EncodedSet,
     adapter: Lora | FullBlocks,
+    smallest_shard: int,
 ) -> MemoryPlan:
-    """Costs of this run's heaviest step on a device, at every boundary."""
+    """Return the memory plan of this run: costs of its heaviest step at every boundary."""
     stored = config.model.storage_dtype
     hollow = hollow_model(
         model.config,
@@ -104,16 +140,14 @@ def memory_plan_of(
         compute_dtype=model.compute_dtype,
         form=stored if stored in FORMS else None,
     )
-    most = config.task.max_length
-    assert most is not None, "settled with the task"
-    work = heaviest_workload(train, method.local, config.task.batch_size, most)
-    return MemoryPlan(hollow, work, execution_of(config), streaming=bool(model.on_disk))
+    work = heaviest_workload(train, method.local, config.task.batch_size, smallest_shard)
+    return MemoryPlan(hollow, work, execution_of(config.engine), streaming=bool(model.on_disk))
 
 
 def _planned(
     memory: MemoryPlan, budgets: list[str], strategy: str, name: str
 ) -> tuple[tuple[PlannedConfig, ...], dict[str, Any]]:
-    """The planner's choice for each budget, and the whole plan as plain values."""
+    """Return the choice for each budget, and the memory plan as plain values."""
     chosen = {budget: memory.fitting(parse_bytes(budget), strategy) for budget in budgets}
     planned = tuple(
         PlannedConfig(budget=budget, boundary=cost.boundary, **asdict(cost.execution))
@@ -122,28 +156,28 @@ def _planned(
     return planned, memory.facts(name, chosen, strategy)
 
 
-def execution_of(config: ExperimentConfig) -> Execution:
-    """How the configuration wants steps to be run."""
-    engine = config.engine
-    return Execution(engine.micro_batch, engine.checkpoint, engine.stream_bottom)
-
-
-def _device(row: PlannedConfig) -> Device:
-    return Device(row.boundary, Execution(row.micro_batch, row.checkpoint, row.stream_bottom))
+def execution_of(section: EngineConfig | PlannedConfig) -> Execution:
+    """Return the execution of steps that a section of the configuration states."""
+    return Execution(
+        micro_batch=section.micro_batch,
+        micro_tokens=section.micro_tokens,
+        checkpoint=section.checkpoint,
+        stream_bottom=section.stream_bottom,
+    )
 
 
 def _changes(fleet: FleetConfig) -> tuple[ChangeConfig, ...]:
-    """Changes as written, and those of the trace file, in the order in which they happen."""
-    found = [*fleet.changes]
+    """Return the listed changes and those of the trace file, in the order of rounds."""
+    changes = [*fleet.changes]
     if fleet.memory_trace is not None:
-        found += _read_trace(Path(fleet.memory_trace))
-    for change in found:
+        changes += _read_trace(Path(fleet.memory_trace))
+    for change in changes:
         if change.client >= fleet.clients:
             raise HoflError(
                 f"the memory trace changes client {change.client}, but fleet.clients is "
-                f"{fleet.clients}: clients are counted from 0."
+                f"{fleet.clients}: use clients 0 to {fleet.clients - 1}."
             )
-    return tuple(sorted(found, key=lambda change: (change.round, change.client)))
+    return tuple(sorted(changes, key=lambda change: (change.round, change.client)))
 
 
 def _read_trace(path: Path) -> list[ChangeConfig]:
@@ -175,10 +209,10 @@ def check_fleet(config: ExperimentConfig) -> None:
     if fleet.cohort > fleet.clients:
         raise HoflError(
             f"fleet.cohort {fleet.cohort} exceeds fleet.clients {fleet.clients}: "
-            "K distinct clients are drawn from N, so K <= N."
+            "K distinct clients are drawn from N, so choose K <= N."
         )
     if config.server.min_answers > fleet.cohort:
         raise HoflError(
             f"server.min_answers {config.server.min_answers} exceeds fleet.cohort {fleet.cohort}: "
-            "no round could ever count."
+            "no round could count. Lower it, or raise fleet.cohort."
         )

@@ -1,55 +1,49 @@
-"""The clients that can be drawn in a round: all of a simulated fleet, or those who are there."""
+"""The clients that can be drawn in a round: a simulated fleet, or the devices that joined."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from hofl.engines.base import DeviceOffer
 from hofl.methods import BoundaryRule
-from hofl.sampling.policies import Policy
-from hofl.sampling.water_filling import WaterFilling
 
 
 @dataclass(frozen=True)
 class Present:
-    """Clients and where the method cuts the model on each.
+    """The clients present, and where the method cuts the model on each.
 
     Args:
         clients: their numbers, ascending, int64 [n].
         boundaries: b_i of each, int64 [n].
+        examples: n_i of each, int64 [n]; 1 from a private device.
     """
 
     clients: np.ndarray
     boundaries: np.ndarray
+    examples: np.ndarray
 
     @classmethod
-    def of(cls, own: Mapping[int, int], rule: BoundaryRule, num_blocks: int) -> "Present":
-        """Present clients with their own boundaries, cut as the method wants it."""
-        clients = sorted(own)
-        reported = [own[client] for client in clients]
-        cuts = [rule(b, reported, num_blocks) for b in reported]
-        return cls(np.array(clients, dtype=np.int64), np.array(cuts, dtype=np.int64))
+    def of(
+        cls, devices: Mapping[int, DeviceOffer], rule: BoundaryRule, num_blocks: int
+    ) -> "Present":
+        """Cut the model on each device as the method does."""
+        clients = sorted(devices)
+        allowed = np.array([devices[client].boundary for client in clients], dtype=np.int64)
+        examples = np.array([devices[client].examples for client in clients], dtype=np.int64)
+        return cls(np.array(clients, dtype=np.int64), rule(allowed, num_blocks), examples)
 
     def without(self, resting: Collection[int], least: int = 1) -> "Present":
-        """Those who do not rest; everyone when fewer than ``least`` would be left."""
+        """Leave out resting clients, unless fewer than ``least`` would remain."""
         kept = ~np.isin(self.clients, list(resting))
         if not resting or kept.sum() < least:
             return self
-        return Present(self.clients[kept], self.boundaries[kept])
+        return Present(self.clients[kept], self.boundaries[kept], self.examples[kept])
+
+    def place(self, client: int) -> int:
+        """Return a client's index in the vectors."""
+        return int(np.searchsorted(self.clients, client))
 
     def boundary(self, client: int) -> int:
-        """b_i."""
-        return int(self.boundaries[np.searchsorted(self.clients, client)])
-
-
-def policy_for(policy: Policy, present: Present) -> Policy:
-    """The policy for these clients; only costs given one by one belong to certain clients.
-
-    Whoever has joined later than the costs were written counts with their mean.
-    """
-    if not isinstance(policy, WaterFilling) or policy.costs is None:
-        return policy
-    given = np.array(policy.costs)
-    costs = np.full(max(len(given), int(present.clients.max()) + 1), given.mean())
-    costs[: len(given)] = given
-    return replace(policy, costs=tuple(costs[present.clients].tolist()))
+        """Return b_i."""
+        return int(self.boundaries[self.place(client)])

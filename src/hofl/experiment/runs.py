@@ -1,10 +1,12 @@
-"""The run directory: the contract between run, resume, report and tests.
+"""The run directory: the contract between run, resume, report and tests. Reading needs no torch.
 
-RUN/config.toml        the complete resolved configuration
+RUN/config.toml        the complete resolved configuration; paths are relative to RUN
 RUN/environment.json   versions, machine, git commit
 RUN/plan.json          where boundaries were chosen for memory budgets: the costs they come from
-RUN/metrics.jsonl      one object per round; round 0 is the start
-RUN/checkpoint/        latest server state, written atomically
+RUN/secret.key         the run's secret (hofl.core.secret), a second copy in checkpoint/
+RUN/metrics.jsonl      one object per round; round 0 is the start (hofl.experiment.metrics)
+RUN/audit.jsonl        what happened and when (hofl.experiment.journal)
+RUN/checkpoint/        the last few server states (hofl.experiment.checkpoint)
 RUN/adapter/           the result, an ordinary PEFT adapter
 RUN/summary.json       final metrics and totals; written last
 """
@@ -13,30 +15,34 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tomli_w
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from hofl.core.durable import (
+    PARTIAL,
+    check_text,
+    file_digest,
+    intact,
+    sealed,
+    with_checksum,
+    write_whole,
+)
+from hofl.core.errors import HoflError
+from hofl.core.secret import RunSecret
+from hofl.experiment.metrics import MetricsFile
+from hofl.experiment.records import RoundRecord, RunSummary
 
-from hofl.errors import HoflError
-from hofl.experiment.config import ExperimentConfig, read_config
+if TYPE_CHECKING:  # records are read more often than configurations, and need no validation
+    from hofl.experiment.config import ExperimentConfig
 
-
-@dataclass(frozen=True)
-class ServerState:
-    """w_t and t: all that a run carries from round to round."""
-
-    w: Tensor
-    round: int
+SECRET = "secret.key"
 
 
 @dataclass(frozen=True)
@@ -46,38 +52,106 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, config: ExperimentConfig) -> "RunDirectory":
-        """Start a new run; an existing one is never overwritten."""
-        check_new(path, "hofl run")
+    def create(
+        cls,
+        path: Path,
+        config: "ExperimentConfig",
+        secret: RunSecret,
+        plan: Mapping[str, Any] | None = None,
+    ) -> "RunDirectory":
+        """Start a new run; an existing one is never overwritten.
+
+        Args:
+            path: its folder.
+            config: complete and resolved.
+            secret: from which its keys are derived.
+            plan: how the boundaries were chosen, where they were.
+        """
+        check_new(path, f"hofl run --resume {path}")
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
-        text = config_text(config)
+        import tomli_w
+
+        from hofl.experiment.changes import portable
+
+        text = tomli_w.dumps(portable(plain_values(config), path))
         write_whole(path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        write_whole(path / "config.toml", text)
+        if plan:
+            write_whole(path / "plan.json", json.dumps(plan, indent=2) + "\n")
+        run.keep_secret(secret)
+        write_whole(path / "config.toml", with_checksum(text))  # last: with it the folder is a run
         return run
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
-        """An existing run."""
+        """Open an existing run."""
         if not (path / "config.toml").is_file():
             raise HoflError(f"{path} is not a run: it has no config.toml. Start one with hofl run.")
         return cls(path)
 
-    def config(self) -> ExperimentConfig:
-        """The run's resolved configuration."""
-        return read_config(str(self.path / "config.toml"))
+    def config(self) -> "ExperimentConfig":
+        """Return the run's resolved configuration."""
+        from hofl.experiment.changes import load_values
+        from hofl.experiment.config import parse_config
+        from hofl.methods import nested
+
+        path = self.path / "config.toml"
+        check_text(path)
+        values = load_values(str(path))
+        try:
+            # Flat options of an earlier version: the user did not write this file, so no notes.
+            return parse_config({**values, "method": nested(values.get("method", {}))})
+        except HoflError as error:
+            raise HoflError(f"{path}: {error} Correct it or restore it from a backup.") from None
+
+    def keep_secret(self, secret: RunSecret) -> None:
+        """Write the run's secret in two places, readable for the owner alone."""
+        self.checkpoint.mkdir(exist_ok=True)
+        for copy in self._secrets():
+            write_whole(copy, secret.to_text(), mode=0o600)
+
+    def secret(self) -> RunSecret:
+        """Return the run's secret, from whichever copy is sound."""
+        copies = self._secrets()
+        if not any(copy.exists() for copy in copies):
+            raise HoflError(
+                f"{self.path} has no {SECRET}: an earlier version started it, whose directions "
+                "came from the seed itself. Finish it with that version, or start it again."
+            )
+        for copy in copies:
+            if copy not in self.damaged_secrets():
+                return RunSecret.from_text(copy.read_text(encoding="utf-8"))
+        raise HoflError(
+            f"{copies[0]} and {copies[1]} are damaged, and without the secret no round can follow "
+            "the last. Restore one of them from a backup, or start again with another --out."
+        )
+
+    def damaged_secrets(self) -> list[Path]:
+        """Return the copies of the secret that are missing or damaged."""
+        damaged = []
+        for copy in self._secrets():
+            try:
+                RunSecret.from_text(copy.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                damaged.append(copy)
+        return damaged
+
+    def _secrets(self) -> list[Path]:
+        return [folder / SECRET for folder in (self.path, self.checkpoint)]
 
     @property
     def adapter(self) -> Path:
         """Folder of the trained adapter."""
         return self.path / "adapter"
 
-    def record(self, row: dict[str, Any]) -> None:
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of the latest server state."""
+        return self.path / "checkpoint"
+
+    def record(self, record: RoundRecord) -> None:
         """Append one round to the metrics."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self.rounds.append(record)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -91,133 +165,133 @@ class RunDirectory:
                 ) from None
             yield
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """All rounds recorded so far; a line cut off by a kill is left out."""
-        path = self.path / "metrics.jsonl"
-        rows = []
-        for line in path.read_bytes().splitlines() if path.exists() else []:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(row, dict) or not isinstance(row.get("round"), int):
-                break
-            rows.append(row)
-        return rows
+    @property
+    def rounds(self) -> MetricsFile:
+        """The file of recorded rounds."""
+        return MetricsFile(self.path / "metrics.jsonl")
 
-    def forget_after(self, round_number: int) -> None:
-        """Drop rounds recorded but not checkpointed: they will be run again."""
-        rows = [row for row in self.metrics() if row["round"] <= round_number]
-        if [row["round"] for row in rows] != list(range(round_number + 1)):
+    def metrics(self) -> list[RoundRecord]:
+        """Return all rounds recorded so far; a line cut off by a kill is left out."""
+        return self.rounds.records()
+
+    def check_accounted(self, reached: int) -> None:
+        """Refuse to train a private run that has reached this round and lost the record of one.
+
+        Raises:
+            HoflError: nobody can say what its devices have revealed.
+        """
+        rows = [row for row, _ in self.rounds.lines()]
+        rows += [None] * (reached + 1 - len(rows))
+        lost = [n for n, row in enumerate(rows) if row is None or row.repaired]
+        if lost and self.config().privacy.noise > 0:
             raise HoflError(
-                f"{self.path / 'metrics.jsonl'} is damaged: it does not hold rounds 0 to "
-                f"{round_number} of the checkpoint. Start the run again with another --out."
+                f"{self.path} has lost the record of round {lost[0]}, and with it what devices "
+                "have revealed: the privacy spent is unknown. Restore metrics.jsonl from a "
+                "backup, or start a new run."
             )
-        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
-    def save_state(self, state: ServerState, layout_digest: str) -> None:
-        """Write the checkpoint so that a kill leaves either the old or the new one."""
-        folder = self.path / "checkpoint"
-        folder.mkdir(exist_ok=True)
-        fresh = folder / "state.tmp"
-        save_file({"w": state.w}, fresh, {"round": str(state.round), "layout": layout_digest})
-        with fresh.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(fresh, folder / "state.safetensors")
-        _sync(folder)
+    def unfinish(self) -> None:
+        """Make a finished run one that can be resumed."""
+        (self.path / "summary.json").unlink(missing_ok=True)
 
-    def load_state(self, layout_digest: str) -> ServerState | None:
-        """The latest checkpoint, or None before the first."""
-        path = self.path / "checkpoint" / "state.safetensors"
+    def sweep(self) -> None:
+        """Remove what killed writers left behind; call it under the lock."""
+        for folder in (self.path, self.checkpoint):
+            for path in folder.glob("*" + PARTIAL):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def write_summary(self, summary: RunSummary) -> None:
+        """Write the last file of a run: when it is there, the run is finished."""
+        text = json.dumps(summary.to_json(), indent=2)
+        write_whole(self.path / "summary.json", sealed(text))
+
+    def summary(self) -> RunSummary | None:
+        """Return the summary of a finished run, or None."""
+        path = self.path / "summary.json"
         if not path.exists():
             return None
         try:
-            with safe_open(path, framework="pt") as file:
-                fields, w = file.metadata(), file.get_tensor("w").clone()
-                digest, round_number = fields["layout"], int(fields["round"])
-        except (SafetensorError, KeyError, TypeError, ValueError):
-            raise HoflError(f"{path} is damaged. Start the run again with another --out.") from None
-        if digest != layout_digest:
-            raise HoflError(f"{path} belongs to a model with other trainable parameters.")
-        return ServerState(w, round_number)
-
-    def write_plan(self, plan: dict[str, Any]) -> None:
-        """How the boundaries were chosen."""
-        write_whole(self.path / "plan.json", json.dumps(plan, indent=2) + "\n")
-
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        """The last file of a run: when it is there, the run is finished."""
-        write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
-
-    def summary(self) -> dict[str, Any] | None:
-        """The summary of a finished run."""
-        path = self.path / "summary.json"
-        try:
-            return json.loads(path.read_bytes()) if path.exists() else None
+            text = path.read_bytes().decode()
+            if intact(text):
+                return RunSummary.from_json(json.loads(text))
         except ValueError:
-            raise HoflError(f"{path} is damaged. Delete it and resume the run.") from None
+            pass
+        raise HoflError(f"{path} is damaged. Write it again with: hofl repair {self.path}")
+
+    def finished(self) -> RunSummary | None:
+        """As :meth:`summary`; the files of the adapter must be those that it lists."""
+        summary = self.summary()
+        for name, digest in {} if summary is None else summary.adapter_sha256.items():
+            path = self.adapter / name
+            if not path.is_file() or file_digest(path) != digest:
+                raise HoflError(
+                    f"{path} is damaged or missing. Write it again with: hofl repair {self.path}"
+                )
+        return summary
 
 
-def config_text(config: ExperimentConfig) -> str:
-    """The configuration as TOML that ``read_config`` takes."""
-    return tomli_w.dumps(config.model_dump(mode="python", exclude_none=True))
+def config_text(config: "ExperimentConfig") -> str:
+    """Return the configuration as TOML that ``read_config`` takes."""
+    import tomli_w
+
+    return tomli_w.dumps(plain_values(config))
 
 
-def check_new(path: Path, command: str) -> None:
-    """Refuse a folder that already holds something; ``command --resume`` would go on with it."""
+def plain_values(config: "ExperimentConfig") -> dict[str, Any]:
+    """Return the configuration as TOML's own types."""
+    return config.model_dump(mode="python", exclude_none=True)
+
+
+def check_new(path: Path, resume: str) -> None:
+    """Refuse a folder that already holds something; the command ``resume`` would resume it.
+
+    What a start left that was killed before the folder became a run does not count.
+    """
     if path.exists() and not path.is_dir():
         raise HoflError(f"{path} is a file. Choose another --out.")
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and not stillborn(path):
         raise HoflError(
-            f"{path} exists and is not empty. Choose another --out, or go on with "
-            f"{command} --resume {path}"
+            f"{path} exists and is not empty. Choose another --out, or resume it with {resume}"
         )
 
 
+def stillborn(path: Path) -> bool:
+    """Return whether a folder holds nothing but what comes before ``config.toml``."""
+    before = {"environment.json", "plan.json", SECRET, "checkpoint", f"checkpoint/{SECRET}"}
+    names = {str(file.relative_to(path)).removesuffix(PARTIAL) for file in path.rglob("*")}
+    return not (path / "config.toml").exists() and names <= before | {"config.toml"}
+
+
 def environment() -> dict[str, Any]:
-    """What the numbers were made with."""
+    """Return what the numbers were made with."""
     packages = ("hofl", "torch", "transformers", "peft", "numpy", "safetensors")
     return {
         "packages": {name: version(name) for name in packages},
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "git": _git_commit(),
+        "git": git_commit(Path(__file__)),
     }
 
 
-def _git_commit() -> str | None:
-    """Commit of the source tree the package runs from, with a mark when it was changed."""
-    here = Path(__file__)
-    if not _git(here.parent, "ls-files", here.name):
+def git_commit(source: Path) -> str | None:
+    """Return the commit of a source file's tree, with a mark when the tree was changed."""
+    if not _git(source.parent, "ls-files", source.name):
         return None  # installed, perhaps inside somebody else's repository
-    return _git(here.parent, "describe", "--always", "--dirty") or None
+    # Not describe --dirty, which writes to the index whatever it is told.
+    changed = _git(source.parent, "status", "--porcelain", "--untracked-files=no")
+    commit = _git(source.parent, "describe", "--always")
+    return f"{commit}-dirty" if commit and changed else commit or None
 
 
 def _git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), *words]
+    # Without it, looking at a repository would write to it, and could hold its lock.
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=10, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file at once: after a power cut it holds the old text or the new one."""
-    fresh = path.with_suffix(path.suffix + ".tmp")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Make the renaming of a file inside durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

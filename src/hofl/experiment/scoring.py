@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hofl.core.errors import HoflError
+from hofl.core.process import tune_allocator, use_threads
 from hofl.data.task import FreeText, Task
-from hofl.errors import HoflError
 from hofl.evaluation import squad
 from hofl.evaluation.scores import Progress, evaluate
-from hofl.experiment.build import encoded, model_of
+from hofl.experiment.checkpoint import load_state
 from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.model import encoded, model_of
 from hofl.experiment.runs import RunDirectory
-from hofl.experiment.tasks import fixed_examples, resolved_task
+from hofl.experiment.tasks import fixed_examples, task_to_test
 from hofl.models.loading import LoadedModel
 
 
@@ -21,15 +23,17 @@ def score(
     examples: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Scores on the test set.
+    """Return scores on the test set; training files are not read.
 
     Args:
-        config: model, task and data; the rest is not used.
+        config: model, task, data and engine; the rest is not used.
         run: a run whose latest parameters are scored, instead of the model as it was loaded.
         examples: at most this many, always the same ones; 0 is all.
         progress: called as examples are done.
     """
-    config, task = resolved_task(config)
+    tune_allocator()
+    use_threads(config.engine.threads, config.engine.workers)
+    config, task = task_to_test(config)
     model = _model(config, run)
     test = encoded(config, task, task.test, model)
     chosen = fixed_examples(len(test), examples)
@@ -38,23 +42,36 @@ def score(
 
 
 def score_predictions(config: ExperimentConfig, path: Path) -> dict[str, Any]:
-    """Scores of answers in a file of SQuAD's form, ``{"id": "answer", ...}``; no model is used.
+    """Score the answers in a file of SQuAD's form, ``{"id": "answer", ...}``, without a model.
 
-    As in the official scorer, a question without an answer counts as wrong.
+    As in the official scorer, a question without an answer counts as wrong, and an answer to a
+    question that the set does not ask is passed over; both are counted.
     """
-    config, task = resolved_task(config)
+    config, task = task_to_test(config)
     if not isinstance(task.prompt(config.task.prompt).answer, FreeText):
-        raise HoflError(f"task {task.name!r} has no written answers: a file is of no use.")
+        raise HoflError(
+            f"task {task.name!r} has no generated answers: predictions are scored for tasks like "
+            "squad only."
+        )
     given = _predictions(path)
     asked = {example.fields.get("id", str(n)): example for n, example in enumerate(task.test)}
     if len(asked) < len(task.test):
-        raise HoflError(f"task {task.name!r} has two questions of one id: answers cannot be told.")
-    unknown = sorted(set(given) - set(asked))
-    if unknown:
-        raise HoflError(f"{path} answers {unknown[0]!r}, which {task.name!r} does not ask.")
-    scores = squad.scores([given.get(key, "") for key in asked], [e.golds for e in asked.values()])
-    found = {**_facts(config, task, None), **scores, "unanswered": len(asked) - len(given)}
-    return {**found, "model": str(path)}
+        raise HoflError(
+            f"task {task.name!r} has two questions with the same id, so answers cannot be matched."
+        )
+    answered = given.keys() & asked.keys()
+    if not answered:
+        raise HoflError(
+            f"{path} answers none of the {len(asked):,} questions of {task.name!r}: its keys must "
+            f"be ids such as {next(iter(asked))!r}."
+        )
+    return {
+        **_facts(config, task, None),
+        **squad.scores([given.get(key, "") for key in asked], [e.golds for e in asked.values()]),
+        "unanswered": len(asked) - len(answered),
+        "not_asked": len(given) - len(answered),
+        "model": str(path),
+    }
 
 
 def _predictions(path: Path) -> dict[str, str]:
@@ -68,16 +85,18 @@ def _predictions(path: Path) -> dict[str, str]:
 
 
 def config_of(run: Path) -> ExperimentConfig:
-    """The resolved configuration of a run."""
+    """Return the resolved configuration of a run."""
     return RunDirectory.open(run).config()
 
 
 def _model(config: ExperimentConfig, run: Path | None) -> LoadedModel:
+    if run is not None:
+        RunDirectory.open(run).finished()  # a damaged adapter is reported, though not used here
     model = model_of(config)
     if run is not None:
-        state = RunDirectory.open(run).load_state(model.split.layout.digest)
+        state = load_state(RunDirectory.open(run), model.split.layout.digest)
         if state is None:
-            raise HoflError(f"{run} has no checkpoint yet: its training has not begun.")
+            raise HoflError(f"{run} has no checkpoint yet: its training has not started.")
         model.split.load(state.w.to(model.split.device))
     return model
 

@@ -1,4 +1,4 @@
-"""From a configuration to a task, its prompt, and who holds which examples."""
+"""From a configuration to a task, its prompt, and the examples that each client holds."""
 
 import os
 from collections.abc import Sequence
@@ -6,32 +6,49 @@ from pathlib import Path
 
 import numpy as np
 
-from hofl.data.partition import hold_out, split, subset
-from hofl.data.pool import Pool
+from hofl.core.errors import HoflError
+from hofl.core.randomness import Purpose, generator
+from hofl.data.partition import Pool, split
+from hofl.data.shards import hold_out, subset
 from hofl.data.task import FreeText, Task
 from hofl.data.tasks import BENCHMARKS, load_task
 from hofl.data.tasks.custom import load_custom
-from hofl.errors import HoflError
 from hofl.experiment.config import CustomConfig, DataConfig, ExperimentConfig
-from hofl.randomness import Purpose, generator
 
 WRITTEN_EXAMPLES = 1024
-"""Of a test set whose answers are written, how many a learning curve is drawn from."""
+"""Examples of a learning curve, where answers are generated."""
 
 
 def resolved_task(config: ExperimentConfig) -> tuple[ExperimentConfig, Task]:
-    """The task that a configuration names, and the configuration with its choices settled.
+    """Load the task that a configuration names; return the configuration with its choices settled.
 
-    Places are written out in full, so that a run can be resumed from another folder.
+    Paths become absolute, so that workers and a resume elsewhere read the same files.
     """
-    custom, data = config.custom, config.data
-    if (config.task.name == "custom") != (custom is not None):
-        raise HoflError('own data need both: task.name = "custom" and a section [custom].')
+    custom = config.custom
     if custom is not None:
         custom = custom.model_copy(
             update={"train": _absolute(custom.train), "test": _absolute(custom.test)}
         )
-        task = _custom(custom)
+    return _settled(config, custom, None if custom is None else _paths(custom.train))
+
+
+def task_to_test(config: ExperimentConfig) -> tuple[ExperimentConfig, Task]:
+    """As :func:`resolved_task`, without reading the training files of the user's own data."""
+    custom = config.custom
+    if custom is not None:
+        custom = custom.model_copy(update={"test": _absolute(custom.test)})
+    return _settled(config, custom, None)
+
+
+def _settled(
+    config: ExperimentConfig, custom: CustomConfig | None, train: Path | list[Path] | None
+) -> tuple[ExperimentConfig, Task]:
+    """Load the task, own data with these training files; settle partition, prompt and length."""
+    data = config.data
+    if (config.task.name == "custom") != (custom is not None):
+        raise HoflError('own data need both: task.name = "custom" and a section [custom].')
+    if custom is not None:
+        task = _custom(custom, train)
     else:
         folder = data.dir or os.environ.get("HOFL_DATA") or None
         if config.task.name in BENCHMARKS and folder is not None:
@@ -52,17 +69,17 @@ def resolved_task(config: ExperimentConfig) -> tuple[ExperimentConfig, Task]:
 
 
 def fleet_seed(config: ExperimentConfig) -> int:
-    """The seed of what belongs to the fleet: data, tiers, order among equal clients."""
+    """Return the seed of what belongs to the fleet: data, tiers, order among equal clients."""
     return config.seed if config.fleet.seed is None else config.fleet.seed
 
 
 def partition_of(data: DataConfig, task: Task) -> str:
-    """The partition's name: data that name their clients stay with them."""
+    """Return the partition's name: data that name their clients stay with them."""
     return data.partition or ("iid" if task.clients is None else "natural")
 
 
 def shards_of(config: ExperimentConfig, task: Task) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Training and held-out examples of every client."""
+    """Return the training and the held-out examples of every client."""
     seed, data = fleet_seed(config), config.data
     shards = split(
         partition_of(data, task),
@@ -83,7 +100,7 @@ def shards_of(config: ExperimentConfig, task: Task) -> tuple[list[np.ndarray], l
 
 
 def curve_examples(config: ExperimentConfig, task: Task) -> list[int] | None:
-    """Test examples for a learning curve, in order; None is all."""
+    """Return the test examples of a learning curve, in order; None is all."""
     most = config.evaluation.curve_examples
     if most is None:
         written = isinstance(task.prompt(config.task.prompt).answer, FreeText)
@@ -92,15 +109,15 @@ def curve_examples(config: ExperimentConfig, task: Task) -> list[int] | None:
 
 
 def fixed_examples(size: int, most: int) -> list[int] | None:
-    """At most ``most`` of ``size`` examples, the same ones for every run; None is all."""
+    """Draw at most ``most`` of ``size`` examples, the same ones for every run; None is all."""
     if not 0 < most < size:
         return None
     return sorted(generator(0, Purpose.CURVE).permutation(size)[:most].tolist())
 
 
-def _custom(config: CustomConfig) -> Task:
+def _custom(config: CustomConfig, train: Path | list[Path] | None) -> Task:
     return load_custom(
-        train=_paths(config.train),
+        train=train,
         test=_paths(config.test),
         template=config.template,
         cut=config.cut,

@@ -1,10 +1,9 @@
 """Directional derivatives of the surrogate along u_j, Eq. (6): three ways behind one interface.
 
-An estimator first probes the bottom (no gradient of the loss is needed for that) and later, when
-the top has spoken, turns the probes into the q scalars s_j. To add one, list it in ``ESTIMATORS``.
+An estimator first probes the bottom (which needs no gradient of the loss); given the top's
+feedback, it turns the probe into the q scalars s_j. Its entry is in ``hofl.rules``.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,30 +15,37 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hofl.local.site import Site
 from hofl.local.streams import ANCHOR, Stream, direction_at, joint_pass
 from hofl.local.surrogates import Feedback
+from hofl.models.split import BlockInputs
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Outcome of probing the bottom.
+    """The bottom's output at the anchor and along every stream.
 
     Args:
-        z: the anchor's boundary activation [B, T, D].
-        scalars: feedback -> s [q], float32 on the CPU.
+        z: the anchor's boundary activation [1, tokens, D].
+        streams: where else the bottom was run.
+        points: each stream's moved activation, or its tangent, [1, tokens, D].
     """
 
     z: Tensor
-    scalars: Callable[[Feedback], Tensor]
+    streams: tuple[Stream, ...]
+    points: tuple[Tensor, ...]
 
 
 class Estimator(Protocol):
-    """Probes the bottom along q directions."""
+    """An estimate of directional derivatives along q directions."""
 
-    def probe(self, site: Site, num_directions: int) -> Probe:
-        """Run the anchor and whatever else the estimate needs."""
+    def probe(self, site: Site, inputs: BlockInputs, num_directions: int) -> Probe:
+        """Run the anchor and all streams that the estimate needs."""
         ...
 
-    def recheck(self, site: Site, feedback: Feedback) -> float | None:
-        """s_1 again at twice the radius, to judge its error by; None when the estimate is exact."""
+    def scalars(self, probe: Probe, feedback: Feedback) -> Tensor:
+        """Return the scalars s [q], float32 on the CPU."""
+        ...
+
+    def recheck(self, site: Site, inputs: BlockInputs, feedback: Feedback) -> float | None:
+        """Return s_1 at twice the radius, to measure its error; None when the estimate is exact."""
         ...
 
 
@@ -59,53 +65,65 @@ class FiniteDifference:
     offsets: tuple[float, ...]
     weights: tuple[float, ...]
 
-    def probe(self, site: Site, num_directions: int) -> Probe:
-        """Anchor and perturbed streams through the bottom in one joint pass."""
-        moves = [
+    def probe(self, site: Site, inputs: BlockInputs, num_directions: int) -> Probe:
+        """Send anchor and perturbed streams through the bottom in one joint pass."""
+        streams = tuple(
             Stream(j, offset * self.radius)
             for j in range(num_directions)
             for offset in self.offsets
-        ]
-        z, *moved = joint_pass(site, [ANCHOR, *moves])
+        )
+        z, *moved = joint_pass(site, inputs, [ANCHOR, *streams])
+        return Probe(z, streams, tuple(moved))
 
-        return Probe(z, lambda feedback: self._scalars(feedback, moved, self.radius))
+    def scalars(self, probe: Probe, feedback: Feedback) -> Tensor:
+        """Return differences over the radius, [q]."""
+        return self._differences(probe.streams, probe.points, feedback, self.radius)
 
-    def recheck(self, site: Site, feedback: Feedback) -> float:
-        """s_1 at 2 mu. The anchor is known, so only the moved streams run."""
-        streams = [Stream(0, 2 * offset * self.radius) for offset in self.offsets]
-        moved = joint_pass(site, streams)
-        return self._scalars(feedback, moved, 2 * self.radius).item()
+    def recheck(self, site: Site, inputs: BlockInputs, feedback: Feedback) -> float:
+        """Return s_1 at 2 mu; the anchor is known, so only the moved streams run."""
+        streams = tuple(Stream(0, 2 * offset * self.radius) for offset in self.offsets)
+        moved = tuple(joint_pass(site, inputs, streams))
+        return self._differences(streams, moved, feedback, 2 * self.radius).item()
 
-    def _scalars(self, feedback: Feedback, moved: list[Tensor], radius: float) -> Tensor:
-        changes = torch.stack([feedback.change(point).cpu() for point in moved])  # [q * m]
+    def _differences(
+        self,
+        streams: tuple[Stream, ...],
+        moved: tuple[Tensor, ...],
+        feedback: Feedback,
+        radius: float,
+    ) -> Tensor:
+        pairs = zip(moved, streams, strict=True)
+        changes = torch.stack([feedback.change(z, stream).cpu() for z, stream in pairs])  # [q * m]
         weights = torch.tensor(self.weights, dtype=changes.dtype) / radius  # [m]
         return (changes.view(-1, len(weights)) * weights).sum(1).float()  # [q]
 
 
-@dataclass(frozen=True)
 class ForwardMode:
     """s_j = exact directional derivative by forward-mode differentiation; there is no mu."""
 
-    def probe(self, site: Site, num_directions: int) -> Probe:
-        """One dual-number pass through the bottom per direction."""
-        passes = [_dual_pass(site, j) for j in range(num_directions)]
-        tangents = [tangent for _, tangent in passes]
+    def __init__(self, radius: float = 0.0) -> None:
+        """Take the rule's radius, as every estimator does, and ignore it."""
 
-        def scalars(feedback: Feedback) -> Tensor:
-            return torch.stack([feedback.slope(tangent).cpu() for tangent in tangents]).float()
+    def probe(self, site: Site, inputs: BlockInputs, num_directions: int) -> Probe:
+        """Run one dual-number pass through the bottom per direction."""
+        streams = tuple(Stream(j, 1.0) for j in range(num_directions))
+        passes = [_dual_pass(site, inputs, stream.j) for stream in streams]
+        return Probe(passes[0][0], streams, tuple(tangent for _, tangent in passes))
 
-        return Probe(passes[0][0], scalars)
+    def scalars(self, probe: Probe, feedback: Feedback) -> Tensor:
+        """Return slopes along the tangents, [q]."""
+        pairs = zip(probe.points, probe.streams, strict=True)
+        return torch.stack([feedback.slope(t, stream).cpu() for t, stream in pairs]).float()
 
-    def recheck(self, site: Site, feedback: Feedback) -> None:
-        """Nothing to judge: there is no radius."""
+    def recheck(self, site: Site, inputs: BlockInputs, feedback: Feedback) -> None:
+        """Return None: there is no radius."""
         return None
 
 
 @torch.no_grad()
-def _dual_pass(site: Site, j: int) -> tuple[Tensor, Tensor]:
-    """z_0 and its derivative along u_j, both [B, T, D]."""
+def _dual_pass(site: Site, inputs: BlockInputs, j: int) -> tuple[Tensor, Tensor]:
+    """Return z_0 and its derivative along u_j, both [1, tokens, D]."""
     model = site.model
-    inputs = model.inputs(site.input_ids)
     hidden = inputs.hidden
     # The fused attention kernels have no forward-mode rule; the plain one does.
     with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
@@ -121,17 +139,10 @@ def _dual_pass(site: Site, j: int) -> tuple[Tensor, Tensor]:
 
 
 def forward_difference(radius: float) -> FiniteDifference:
-    """The paper's estimator: [L(w + mu u) - L(w)] / mu."""
+    """Make the paper's estimator: [L(w + mu u) - L(w)] / mu."""
     return FiniteDifference(radius, offsets=(1.0,), weights=(1.0,))
 
 
 def central_difference(radius: float) -> FiniteDifference:
-    """[L(w + mu u) - L(w - mu u)] / (2 mu): one more stream per direction, error O(mu^2)."""
+    """Make [L(w + mu u) - L(w - mu u)] / (2 mu): one more stream per direction, error O(mu^2)."""
     return FiniteDifference(radius, offsets=(1.0, -1.0), weights=(0.5, -0.5))
-
-
-ESTIMATORS: dict[str, Callable[[float], Estimator]] = {
-    "forward": forward_difference,
-    "central": central_difference,
-    "forward-mode": lambda _radius: ForwardMode(),
-}

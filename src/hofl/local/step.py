@@ -1,6 +1,6 @@
 """The gradients of one local step, from one batch or from the parts it is cut into.
 
-Parts (micro-batches) bound the memory of a step and spare padding. The loss is a mean over terms,
+Parts (micro-batches) bound the memory of a step. The loss is a mean over terms,
 so loss, gradients and scalars of the whole batch are the parts' weighted sums.
 """
 
@@ -10,16 +10,36 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from hofl.batch import Batch, shares
-from hofl.local.execution import PLAIN, Execution
+from hofl.core.batch import Batch, shares
+from hofl.core.privacy import Privacy
 from hofl.local.site import Site
-from hofl.local.top import Top
-from hofl.messages import RoundPlan
+from hofl.local.top import LocalTop, OpenTop
 
 if TYPE_CHECKING:  # the algorithm imports this file, and the server has no model
-    from hofl.local.bottom import BottomGradient, BottomRule, Evidence
+    from hofl.local.bottom import BottomRule, Evidence
     from hofl.local.surrogates import Surrogate
-    from hofl.models.split import SplitModel
+    from hofl.rules import LocalRule
+
+
+@dataclass(frozen=True)
+class LocalParts:
+    """What a client runs for a rule: how the bottom learns, what it minimises, where the top is."""
+
+    bottom: "BottomRule"
+    surrogate: "Surrogate"
+    open_top: OpenTop = LocalTop.open
+
+    @classmethod
+    def of(cls, rule: "LocalRule", boundary: int) -> "LocalParts":
+        """Make the parts that a rule names; an empty bottom needs neither of them."""
+        from hofl.local import bottom, surrogates
+        from hofl.rules import SURROGATES
+
+        rule.check()
+        if boundary == 0:
+            return cls(bottom.Frozen(rule), surrogates.TopOnly())
+        surrogate = rule.surrogate.made_by(SURROGATES[rule.surrogate.name].make)
+        return cls(rule.bottom.made_by(rule.traits.make, rule), surrogate)
 
 
 @dataclass(frozen=True)
@@ -29,48 +49,54 @@ class StepGradients:
     Args:
         loss: of the batch.
         top: g_FO, [d_FO].
-        bottom: g_ZO and the scalars it was built from.
+        bottom: g_ZO, [d_ZO]; None when the bottom does not move.
+        scalars: s [q] that g_ZO was built from, or [0].
+        error: s_1 at mu minus s_1 at 2 mu; None where not measured.
         examples: B.
     """
 
     loss: float
     top: Tensor
-    bottom: "BottomGradient"
+    bottom: Tensor | None
+    scalars: Tensor
+    error: float | None
     examples: int
 
 
 def hybrid_gradients(
-    model: "SplitModel",
-    plan: RoundPlan,
-    step: int,
-    parts: Sequence[Batch],
-    bottom: "BottomRule",
-    surrogate: "Surrogate",
-    execution: Execution = PLAIN,
+    site: Site, batch: Sequence[Batch], parts: LocalParts, privacy: Privacy | None = None
 ) -> StepGradients:
-    """g_FO by backpropagation and g_ZO from q scalars, Eqs. (3)-(6), both at the anchor w^e."""
+    """Return g_FO by backpropagation and g_ZO from q scalars, Eqs. (3)-(6), at the anchor w^e.
+
+    Args:
+        site: the step's model, boundary and directions.
+        batch: its batch, in one part or several.
+        parts: bottom rule, surrogate and top.
+        privacy: how scalars are protected before they are used.
+    """
     loss, top, evidence = 0.0, None, None
-    for share, part in zip(shares(parts), parts, strict=True):
-        site = Site(model, part.input_ids, plan.boundary, plan.key, step, execution)
-        part_loss, part_top, found = _part(site, part, bottom, surrogate)
+    for share, part in zip(shares(batch), batch, strict=True):
+        part_loss, part_top, part_evidence = _part_gradients(site, part, parts)
         loss += share * part_loss
         top = part_top.mul_(share) if top is None else top.add_(part_top, alpha=share)
-        del part_top  # not to be held through the next part
-        evidence = found.scaled(share) if evidence is None else evidence.plus(found.scaled(share))
+        del part_top  # free it before the next part
+        scaled = part_evidence.scaled(share)
+        evidence = scaled if evidence is None else evidence.plus(scaled)
     assert top is not None, "a step needs at least one part"
     assert evidence is not None
-    examples = sum(part.examples for part in parts)
-    if plan.privacy is not None and plan.scalars_shape(model.layout)[1]:
-        evidence = evidence.released(plan.privacy)
-    return StepGradients(loss, top, bottom.gradient(site, evidence), examples)
+    if privacy is not None and len(evidence.scalars):
+        evidence = evidence.released(privacy)
+    rechecked = len(evidence.again) > 0
+    error = evidence.scalars[0].item() - evidence.again.item() if rechecked else None
+    examples = sum(part.examples for part in batch)
+    gradient = parts.bottom.gradient(site, evidence)
+    return StepGradients(loss, top, gradient, evidence.scalars, error, examples)
 
 
-def _part(
-    site: Site, part: Batch, bottom: "BottomRule", surrogate: "Surrogate"
-) -> tuple[float, Tensor, "Evidence"]:
-    """One part by itself: when this returns, its activations are gone."""
-    forward = bottom.forward(site)  # z, no graph
-    inputs = site.model.inputs(part.input_ids)
-    top = Top(site.model, inputs, part, site.boundary, site.execution.checkpoint)
-    feedback = surrogate(top, forward.z)  # g_FO, delta
+def _part_gradients(site: Site, part: Batch, parts: LocalParts) -> tuple[float, Tensor, "Evidence"]:
+    """Return a part's loss, g_FO and evidence; its activations are freed on return."""
+    inputs = site.model.inputs(part.texts)
+    forward = parts.bottom.forward(site, inputs)  # z, no graph
+    top = parts.open_top(site, part, inputs)
+    feedback = parts.surrogate(site, part, top, forward.z)  # g_FO, delta
     return feedback.loss, feedback.top_gradient, forward.evidence(feedback)

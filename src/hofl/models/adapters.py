@@ -4,22 +4,24 @@ Either way the trainable parameters become views of one flat FP32 vector in mode
 segment is a slice and an optimizer step is one operation on it.
 """
 
+import json
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from hofl.errors import HoflError
-from hofl.layout import Coordinate, Layout
-from hofl.models.families import Family
-from hofl.randomness import Purpose, generator
+from hofl.core.errors import HoflError
+from hofl.core.layout import SURROGATE, Coordinate, Layout
+from hofl.core.randomness import Purpose, generator
+from hofl.models.families import Family, linear_names
+from hofl.models.sources import cached_copy
 
 ADAPTER = "default"
 
@@ -33,8 +35,14 @@ class Lora:
     targets: tuple[str, ...] = ()
 
     def attach(self, model: PreTrainedModel, family: Family) -> PeftModel:
-        """Inject the adapters; only they are trainable afterwards."""
+        """Insert the adapters; only they are trainable afterwards."""
         targets = list(self.targets or family.lora_targets)
+        choices = ", ".join(sorted(linear_names(model)))
+        if not targets:
+            raise HoflError(
+                f"query and value projections of model type {model.config.model_type!r} are not "
+                f"known: set adapter.targets to some of {choices}."
+            )
         config = LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
@@ -42,37 +50,53 @@ class Lora:
             target_modules=targets,
             task_type="CAUSAL_LM",
             # Conv1D (GPT-2) stores its weight transposed.
-            fan_in_fan_out=model.config.model_type == "gpt2",
+            fan_in_fan_out=any(
+                isinstance(part, Conv1D) and path.rsplit(".", 1)[-1] in targets
+                for path, part in model.named_modules()
+            ),
         )
         try:
             return cast(PeftModel, get_peft_model(model, config, autocast_adapter_dtype=True))
         except ValueError as error:
-            leaves = {
-                name.rsplit(".", 1)[-1]
-                for name, part in model.named_modules()
-                if isinstance(part, nn.Linear | Conv1D)
-            }
             raise HoflError(
-                f"LoRA targets {targets} are not in this model ({error}). "
-                f"It has {', '.join(sorted(leaves))}."
+                f"LoRA targets {targets} are not in this model ({error}). It has {choices}."
             ) from None
 
 
 @dataclass(frozen=True)
 class FullBlocks:
-    """Every floating-point weight of every block is trained; embeddings and head stay frozen."""
+    """Every floating-point weight of every block; embeddings and head stay frozen."""
 
     def attach(self, model: PreTrainedModel, family: Family) -> PreTrainedModel:
-        """Mark the block weights, in FP32, as the only trainable ones."""
+        """Make the block weights, in FP32, the only trainable ones."""
         model.requires_grad_(False)
         for block in family.blocks_of(model):
             block.float().requires_grad_(True)
         return model
 
 
-def trainable_layout(model: nn.Module, blocks: list[nn.Module]) -> Layout:
-    """Names, shapes and blocks of the trainable parameters, in model order."""
-    names, shapes, owners = [], [], []
+@dataclass(frozen=True)
+class SurrogateParameters:
+    """Trainable parameters of a surrogate, beside the model's.
+
+    Args:
+        names: of the parameters.
+        shapes: of each.
+        start: their values at the start of a run, flat float32.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    start: Tensor
+
+
+def trainable_layout(
+    model: nn.Module, blocks: list[nn.Module], surrogate: SurrogateParameters | None = None
+) -> Layout:
+    """Return names, shapes and blocks of what is trained: the surrogate's, then by block."""
+    names = list(surrogate.names if surrogate else ())
+    shapes = list(surrogate.shapes if surrogate else ())
+    owners = [SURROGATE] * len(names)
     for index, block in enumerate(blocks):
         for name, parameter in block.named_parameters():
             if parameter.requires_grad:
@@ -86,24 +110,32 @@ def trainable_layout(model: nn.Module, blocks: list[nn.Module]) -> Layout:
     return Layout(tuple(names), tuple(shapes), tuple(owners), len(blocks))
 
 
-def bind_flat(blocks: list[nn.Module], layout: Layout) -> Tensor:
-    """Move the trainable parameters into one flat vector [d]; they become views of it."""
-    parameters = [parameter_at(blocks, coordinate) for coordinate in layout.coordinates]
-    flat = torch.cat([p.detach().reshape(-1).float() for p in parameters])
-    for parameter, c in zip(parameters, layout.coordinates, strict=True):
+def bind_flat(
+    blocks: list[nn.Module], layout: Layout, surrogate: SurrogateParameters | None = None
+) -> Tensor:
+    """Move the trainable parameters into one flat vector [d]; the model's become views of it."""
+    inside = layout.coordinates[len(layout.surrogate) :]
+    parameters = [parameter_at(blocks, coordinate) for coordinate in inside]
+    pieces = [p.detach().reshape(-1).float() for p in parameters]
+    if surrogate is not None:
+        pieces.insert(0, surrogate.start.to(pieces[0].device) if pieces else surrogate.start)
+    flat = torch.cat(pieces)
+    for parameter, c in zip(parameters, inside, strict=True):
         parameter.data = flat[c.start : c.stop].view(c.shape)
     return flat
 
 
 def parameter_at(blocks: list[nn.Module], coordinate: Coordinate) -> nn.Parameter:
-    """The parameter a coordinate points to."""
+    """Return the parameter that a coordinate points to."""
     return blocks[coordinate.block].get_parameter(coordinate.name)
 
 
-def lora_start(layout: Layout, seed: int) -> Tensor:
-    """w_0 of a LoRA adapter: A uniform in +-1/sqrt(inputs) from the run's seed, B zero."""
+def lora_start(layout: Layout, seed: int, surrogate: SurrogateParameters | None = None) -> Tensor:
+    """Return w_0 of a LoRA adapter: A uniform in +-1/sqrt(inputs) from the run's seed, B zero."""
     flat = torch.zeros(layout.size)
-    for c in layout.coordinates:
+    if surrogate is not None:
+        flat[: layout.cut(0)] = surrogate.start
+    for c in layout.coordinates[len(layout.surrogate) :]:
         if "lora_A" in c.name:
             bound = 1.0 / sqrt(c.shape[-1])
             draw = generator(seed, Purpose.ADAPTER, c.index).uniform(-bound, bound, c.size)
@@ -112,12 +144,19 @@ def lora_start(layout: Layout, seed: int) -> Tensor:
 
 
 def lora_layers(block: nn.Module) -> dict[str, LoraLayer]:
-    """The LoRA layers of a block by their path in it."""
+    """Return the LoRA layers of a block by their path in it."""
     return {path: part for path, part in block.named_modules() if isinstance(part, LoraLayer)}
 
 
-def save_adapter(model: nn.Module, folder: Path, base: str) -> None:
-    """Write what was trained: a PEFT adapter, or the whole model after full-block training."""
+def save_adapter(model: nn.Module, folder: Path, base: str, card: str) -> None:
+    """Write what was trained: a PEFT adapter, or the whole model after full-block training.
+
+    Args:
+        model: the trained module.
+        folder: where to.
+        base: name of the base model, for whoever loads the adapter.
+        card: text of the model card, README.md.
+    """
     if isinstance(model, PeftModel):
         config = model.peft_config[ADAPTER]
         model.peft_config[ADAPTER] = replace(config, base_model_name_or_path=base)
@@ -125,10 +164,22 @@ def save_adapter(model: nn.Module, folder: Path, base: str) -> None:
         model.peft_config[ADAPTER] = config
     else:
         cast(PreTrainedModel, model).save_pretrained(str(folder))
+    readme = folder / "README.md"
+    readme.write_text(card, encoding="utf-8")
+    for path in folder.iterdir():  # safetensors writes files that only their owner may read
+        path.chmod(readme.stat().st_mode & 0o777)
 
 
-def load_trained(folder: Path) -> Any:
-    """What :func:`save_adapter` wrote, as any user of the Hugging Face libraries would load it."""
-    if (folder / "adapter_config.json").is_file():
-        return AutoPeftModelForCausalLM.from_pretrained(str(folder))
-    return AutoModelForCausalLM.from_pretrained(str(folder))
+def load_trained(folder: Path, base: str | None = None) -> Any:
+    """Load what :func:`save_adapter` wrote, as any user of the Hugging Face libraries would.
+
+    Args:
+        folder: of the adapter, or of the whole model after full-block training.
+        base: folder or hub id of the base model. Unless given, it is the one that the adapter
+            names; the hub id of a built-in model means its local copy, if it has been fetched.
+    """
+    config = folder / "adapter_config.json"
+    if not config.is_file():
+        return AutoModelForCausalLM.from_pretrained(str(folder))
+    base = base or cached_copy(json.loads(config.read_text())["base_model_name_or_path"])
+    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(folder))

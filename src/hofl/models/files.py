@@ -1,22 +1,33 @@
-"""The tensors of a checkpoint's safetensors files, read one by one.
+"""The weights of a model in its safetensors files: read one by one, mapped, or left on disk.
 
 A tensor is read into fresh memory rather than mapped: what a step holds is then what is counted,
 nothing lingers in the resident set, and it is twice as fast as opening a map per block. The rest
 of the file stays on disk (and, as far as there is room, in the system's page cache).
+
+A streamed model leaves the weights of its blocks in the files and reads them when the block runs. A
+weight that is not in memory is an empty tensor: using it by mistake fails loudly. Embeddings, final
+norm and head are needed in every pass and stay; in the files' own dtype they are mapped, so that of
+a token table only the rows in use take memory.
 """
 
 import json
 import mmap
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from accelerate import init_empty_weights
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
 
-from hofl.errors import HoflError
+from hofl.core.errors import HoflError
+from hofl.models.families import Family, family_of
+from hofl.models.precision import Reader
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -24,7 +35,7 @@ _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where one tensor lies: ``size`` bytes at ``start`` of a file."""
+    """Where a tensor is stored: ``size`` bytes at ``start`` of a file."""
 
     path: Path
     dtype: torch.dtype
@@ -33,16 +44,18 @@ class StoredTensor:
     size: int
 
     def read(self) -> Tensor:
-        """The tensor in memory of its own."""
+        """Read the tensor into memory of its own."""
         data = torch.empty(self.size, dtype=torch.uint8)
         with self.path.open("rb") as file:
             file.seek(self.start)
             if file.readinto(data.numpy()) != self.size:  # type: ignore[arg-type]
-                raise HoflError(f"{self.path} was cut short while it was in use.")
+                raise HoflError(
+                    f"{self.path} was cut short while it was in use. Get the model again."
+                )
         return data.view(self.dtype).view(self.shape)
 
     def mapped(self) -> Tensor:
-        """The tensor as a private map of the file: only pages that are used take memory."""
+        """Map the tensor privately: only pages that are used take memory."""
         page = self.start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         with self.path.open("rb") as file:
             length = self.start + self.size - page
@@ -52,8 +65,8 @@ class StoredTensor:
 
 
 def stored_tensors(reference: str) -> dict[str, StoredTensor]:
-    """All tensors of a model folder or hub id by name; empty when it has no safetensors files."""
-    found: dict[str, StoredTensor] = {}
+    """Return all tensors of a model folder or hub id by name; empty without safetensors files."""
+    tensors: dict[str, StoredTensor] = {}
     single = _local(reference, SINGLE)
     if single is not None:
         return _tensors_in(single)
@@ -63,17 +76,17 @@ def stored_tensors(reference: str) -> dict[str, StoredTensor]:
             path = _local(reference, shard)
             if path is None:
                 raise HoflError(f"{shard} of {reference} is missing. Get the model again.")
-            found |= _tensors_in(path)
-    return found
+            tensors |= _tensors_in(path)
+    return tensors
 
 
 def stored_name(name: str, prefix: str, stored: Mapping[str, Any]) -> str | None:
-    """A parameter's name in the files: its own, or without the prefix of the bare decoder."""
+    """Return a parameter's name in the files: as it is, or without the bare decoder's prefix."""
     return next((n for n in (name, name.removeprefix(f"{prefix}.")) if n in stored), None)
 
 
 def _shards(index: Path) -> list[str]:
-    """The files that an index names."""
+    """Return the files that an index names."""
     try:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -83,14 +96,14 @@ def _shards(index: Path) -> list[str]:
 
 
 def _tensors_in(path: Path) -> dict[str, StoredTensor]:
-    """A file's header: its length in 8 bytes, then name -> dtype, shape and place, as JSON."""
+    """Read a file's header: its length in 8 bytes, then name -> dtype, shape and place as JSON."""
     try:
         with path.open("rb") as file:
-            # In a file of another kind the length is any number; there is no more than the file.
+            # In a file of another kind the length is any number: read no more than the file.
             length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
-        found = {
+        tensors = {
             name: StoredTensor(
                 path,
                 _DTYPES[entry["dtype"]],
@@ -105,11 +118,93 @@ def _tensors_in(path: Path) -> dict[str, StoredTensor]:
         raise HoflError(
             f"cannot load model: {path} is not a safetensors file. Get the model again."
         ) from None
-    if max((t.start + t.size for t in found.values()), default=0) > path.stat().st_size:
+    if max((t.start + t.size for t in tensors.values()), default=0) > path.stat().st_size:
         raise HoflError(f"cannot load model: {path} is cut short. Get the model again.")
-    return found
+    return tensors
 
 
 def _local(reference: str, name: str) -> Path | None:
-    found = cached_file(reference, name, _raise_exceptions_for_missing_entries=False)
-    return None if found is None else Path(found)
+    path = cached_file(reference, name, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else Path(path)
+
+
+def model_of_config(config: Any, dtype: torch.dtype) -> Any:
+    """Return a causal LM with the weights that ``transformers`` starts from."""
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise HoflError(
+            f"model type {config.model_type!r} is not a causal language model of transformers: use "
+            "a decoder such as Llama, Qwen, Gemma, Mistral or OPT."
+        )
+    try:
+        return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise HoflError(
+            f"config.json does not describe a model of type {config.model_type!r}: {reason}. "
+            "Get the model again."
+        ) from None
+
+
+def block_readers(
+    model: Any,
+    family: Family,
+    stored: dict[str, StoredTensor],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[nn.Parameter, Reader]:
+    """Return how to read each weight of each block; empty if the files lack one."""
+    inside = {id(p) for block in family.blocks_of(model) for p in block.parameters()}
+    readers: dict[nn.Parameter, Reader] = {}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in inside:
+            tensor = stored.get(stored_name(name, model.base_model_prefix, stored) or "")
+            if tensor is None or tensor.shape != tuple(parameter.shape):
+                return {}
+            readers[parameter] = _reader(tensor, dtype, device)
+    return readers
+
+
+def model_without_blocks(
+    config: Any,
+    stored: dict[str, StoredTensor],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Any:
+    """Load everything but the blocks' weights, which have a shape and no memory."""
+    with init_empty_weights(include_buffers=False):
+        model = model_of_config(config, dtype)
+    inside = {id(p) for block in family_of(model).blocks_of(model) for p in block.parameters()}
+    for owner, name, path, parameter in _named(model):
+        tensor = stored.get(stored_name(path, model.base_model_prefix, stored) or "")
+        if id(parameter) in inside:
+            value = torch.empty(1, dtype=dtype, device=device).expand(parameter.shape)
+        elif tensor is None or tensor.shape != tuple(parameter.shape):
+            continue  # a tied head; whatever else is missing is reported below
+        else:
+            value = tensor.mapped().to(device, dtype)
+        owner._parameters[name] = nn.Parameter(value, requires_grad=False)
+    model.tie_weights()
+    missing = [path for _, _, path, parameter in _named(model) if parameter.is_meta]
+    if missing:
+        raise HoflError(
+            f"{missing[0]} and {len(missing) - 1} more weights are not in the model's safetensors "
+            "files, so it cannot be streamed. Get the model again or set "
+            "engine.stream_bottom=false."
+        )
+    for owner in model.modules():
+        for name, buffer in owner.named_buffers(recurse=False):
+            owner._buffers[name] = buffer.to(device)
+    return model
+
+
+def _reader(stored: StoredTensor, dtype: torch.dtype, device: torch.device) -> Reader:
+    return lambda: stored.read().to(device, dtype)
+
+
+def _named(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Parameter]]:
+    """Return owner, name in it, full path and value of every parameter."""
+    return [
+        (owner, name, f"{path}.{name}" if path else name, parameter)
+        for path, owner in model.named_modules()
+        for name, parameter in owner.named_parameters(recurse=False)
+    ]

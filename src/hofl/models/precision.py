@@ -1,8 +1,8 @@
-"""Storage and compute apart: a block stored in BF16, or not in memory at all, computes in FP32.
+"""Storage apart from compute: a block stored in BF16, or not in memory at all, computes in FP32.
 
-Finite differences drown in BF16 (an error of 185 % of the signal was measured at the paper's own
-radius), so the frozen weights may be *stored* small but are up-cast for the block that runs. Those
-that are away (on disk, quantised) are brought in for it.
+Finite differences drown in BF16's rounding (an error of 185 % of the signal was measured at the
+paper's radius), so frozen weights may be *stored* small but are up-cast for the block that runs.
+Those that are away (on disk, quantised) are restored for it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 Reader = Callable[[], Tensor]
-"""Brings a frozen weight into memory, on its device."""
+"""Returns a frozen weight in memory, on its device."""
 
 
 @contextmanager
 def computing_in(
     module: nn.Module, dtype: torch.dtype, away: Mapping[nn.Parameter, Reader]
 ) -> Iterator[None]:
-    """Inside, the frozen tensors of ``module`` stand in ``dtype``; afterwards as stored.
+    """Put the frozen tensors of ``module`` into ``dtype`` inside; afterwards they are as stored.
 
     When a graph is recorded, autograd saves a reference to the *stored* tensor and up-casts (or
-    reads) again in the backward pass: the copies of a block die with its forward pass.
+    reads) again in the backward pass: the copies of a block do not outlive its forward pass.
     """
 
     def value(parameter: nn.Parameter) -> Tensor:
@@ -45,10 +45,10 @@ def computing_in(
         return
 
     def pack(tensor: Tensor) -> Any:
-        found = copies.get(tensor.untyped_storage()._cdata)
-        if found is None:
+        copied = copies.get(tensor.untyped_storage()._cdata)
+        if copied is None:
             return tensor
-        return found[2], tensor.size(), tensor.stride(), tensor.storage_offset()
+        return copied[2], tensor.size(), tensor.stride(), tensor.storage_offset()
 
     def unpack(packed: Any) -> Tensor:
         if isinstance(packed, Tensor):
@@ -60,7 +60,7 @@ def computing_in(
         if torch.is_grad_enabled():
             with saved_tensors_hooks(pack, unpack):
                 yield
-        else:  # no graph, nothing to pack; forward-mode tensors have no storage to look at
+        else:  # no graph, so nothing to pack; forward-mode tensors have no storage
             yield
     finally:
         for owner, name, parameter in copies.values():

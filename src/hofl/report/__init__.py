@@ -1,1 +1,1 @@
-"""Figures as files. The only home of the plotting libraries (the optional extra ``report``)."""
+"""Curves and figures from the files of runs. Plotting libraries are the extra ``report``."""

@@ -19,12 +19,13 @@ least as rare as they say. Clients are pooled in order of E_i until V_g >= 5 so 
 nearly normal; by the same inequality the pooled V_g = sum V_i keep the reference conservative.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from hofl.core.tails import upper_gamma
 
 MIN_VARIANCE = 5.0
 """A pooled count with this variance is nearly normal: its excess kurtosis is at most 1/5."""
@@ -53,7 +54,7 @@ class Audit:
     impossible: tuple[int, ...]
 
     def summary(self) -> dict[str, Any]:
-        """Plain values, for a run's summary and for JSON."""
+        """Return plain values, for a run's summary and for JSON."""
         return {
             "expected": [round(float(value), 6) for value in self.expected],
             "realised": self.realised.tolist(),
@@ -65,14 +66,14 @@ class Audit:
 
 
 def verdict(audit: dict[str, Any]) -> str:
-    """One line for people about an audit's summary."""
+    """Say in one line what an audit's summary means."""
     if audit["impossible"]:
         return f"sampling audit: impossible participation of client {audit['impossible'][0]}"
     if audit["groups"] < 2:
         return "sampling audit: too few rounds to compare clients"
-    said = "as expected" if audit["p_value"] >= 0.001 else "NOT as the policy says"
+    finding = "as expected" if audit["p_value"] >= 0.001 else "NOT as the policy says"
     return (
-        f"sampling audit: participations {said} (X2 = {audit['statistic']:.1f} over "
+        f"sampling audit: participations {finding} (X2 = {audit['statistic']:.1f} over "
         f"{audit['groups']} groups of clients, p <= {audit['p_value']:.3g})"
     )
 
@@ -92,7 +93,7 @@ def audit(rounds: Iterable[tuple[Sequence[int], np.ndarray]]) -> Audit:
 
 
 def compare(expected: np.ndarray, variance: np.ndarray, realised: np.ndarray) -> Audit:
-    """The check itself, from E_i, V_i and C_i, [N] each."""
+    """Compare E_i and V_i with C_i, [N] each."""
     certain = variance < ROUNDING
     impossible = np.flatnonzero(certain & (np.abs(realised - expected) > 0.5))
     order = np.argsort(expected, kind="stable")
@@ -114,7 +115,7 @@ def compare(expected: np.ndarray, variance: np.ndarray, realised: np.ndarray) ->
 
 
 def _groups(variances: np.ndarray) -> list[int]:
-    """Where groups of variance >= 5 start; the last one reaches to the end."""
+    """Where groups of variance >= 5 start; the last one extends to the end."""
     starts, start, total = [], 0, 0.0
     for position, variance in enumerate(variances.tolist()):
         total += variance
@@ -122,35 +123,3 @@ def _groups(variances: np.ndarray) -> list[int]:
             starts.append(start)
             start, total = position + 1, 0.0
     return starts
-
-
-def upper_gamma(a: float, x: float) -> float:
-    """Q(a, x), the regularised upper incomplete gamma function; P(c chi^2_k > y) = Q(k/2, y/2c).
-
-    The series of P below the mean and Lentz's continued fraction of Q above it, both of which
-    converge in O(sqrt(a)) terms.
-    """
-    if x <= 0:
-        return 1.0
-    front = math.exp(a * math.log(x) - x - math.lgamma(a))
-    if x < a + 1:
-        term = total = 1 / a
-        k = a
-        while term > total * 1e-16:
-            k += 1
-            term *= x / k
-            total += term
-        return max(0.0, 1 - front * total)
-    tiny = 1e-300
-    b = x + 1 - a
-    d = 1 / b
-    c, fraction = 1 / tiny, d
-    k = 0.0
-    while True:
-        k += 1
-        b += 2
-        d = 1 / ((-k * (k - a)) * d + b or tiny)
-        c = b + (-k * (k - a)) / c or tiny
-        fraction *= c * d
-        if abs(c * d - 1) < 1e-14:
-            return front * fraction

@@ -6,14 +6,14 @@
 
 import numpy as np
 
-from hofl.errors import HoflError
-from hofl.sampling.checks import check_inclusion
+from hofl.core.errors import HoflError
+from hofl.core.vectors import SUM_TOLERANCE, refuse, vector
 
 TOLERANCE = 1e-12
 """Values this close to 0 or 1 are snapped to it.
 
-A pairwise update rounds at 1e-16, so over a million clients the held value strays by about 1e-13.
-A larger tolerance would take real shares for nothing: K p_i is 1e-9 in ordinary large fleets.
+A pairwise update rounds at 1e-16, so over a million clients the held value drifts by about 1e-13.
+A larger tolerance would round real shares away: K p_i is 1e-9 in ordinary large fleets.
 """
 
 
@@ -32,7 +32,7 @@ def depround(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     Returns:
         The chosen indices, ascending, int64 [K].
     """
-    x, size = check_inclusion(x)
+    x, size = _checked(x)
     order = rng.permutation(len(x))
     order = order[(x[order] > TOLERANCE) & (x[order] < 1 - TOLERANCE)]
     draws = rng.random(len(order))
@@ -68,3 +68,15 @@ def depround(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if len(chosen) != size:
         raise HoflError(f"DepRound chose {len(chosen)} clients instead of {size}.")
     return np.sort(np.array(chosen, dtype=np.int64))
+
+
+def _checked(x: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return probabilities x as float64 [N] in [0, 1] with whole sum K, and K."""
+    x = vector(x, "inclusion probabilities")
+    within = (x >= -SUM_TOLERANCE) & (x <= 1 + SUM_TOLERANCE)
+    refuse(~within, x, "inclusion probabilities must lie in [0, 1]")
+    total = x.sum()
+    size = round(total)
+    if abs(total - size) > SUM_TOLERANCE * max(size, 1000):  # x = K p: the error of p, K times
+        raise HoflError(f"inclusion probabilities must sum to a whole number, got {total:.12g}.")
+    return x, size

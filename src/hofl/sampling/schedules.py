@@ -2,25 +2,25 @@
 
 A schedule gives the whole path of T values at once, from T, N and K alone. Nothing is carried from
 round to round, so a resumed run follows the same path, and in each round p = (1 - beta_t) u +
-beta_t r is an exact policy of the paper.
+beta_t r is an exact policy of the paper. To add one, list it in ``SCHEDULES``; its fields are the
+options of ``DimensionAware`` that it takes.
 
 >>> Linear(0.0, 0.5).path(rounds=3, clients=30, cohort=6).tolist()
 [0.0, 0.25, 0.5]
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
-from hofl.errors import HoflError
-from hofl.sampling.policies import DimensionAware, Policy
+from hofl.core.errors import HoflError
 from hofl.sampling.water_filling import fill
 
 HIGHEST = 0.999
-"""No schedule goes higher by itself: nobody's share of a round falls below a thousandth of 1/N."""
+"""The coverage schedule never goes higher: no client's share falls below a thousandth of 1/N."""
 
 
 class Schedule(Hashable, Protocol):
@@ -32,6 +32,20 @@ class Schedule(Hashable, Protocol):
 
 
 @dataclass(frozen=True)
+class Constant:
+    """The same beta in every round, as in the paper."""
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        _check(beta=self.beta)
+
+    def path(self, rounds: int, clients: int, cohort: int) -> np.ndarray:
+        """Return T equal values."""
+        return np.full(rounds, self.beta, dtype=np.float64)
+
+
+@dataclass(frozen=True)
 class Linear:
     """From ``beta`` in the first round to ``beta_end`` in the last, in equal steps."""
 
@@ -39,10 +53,10 @@ class Linear:
     beta_end: float
 
     def __post_init__(self) -> None:
-        _check_ends(self.beta, self.beta_end)
+        _check(beta=self.beta, beta_end=self.beta_end)
 
     def path(self, rounds: int, clients: int, cohort: int) -> np.ndarray:
-        """A straight line."""
+        """Return a straight line."""
         return self.beta + (self.beta_end - self.beta) * _progress(rounds)
 
 
@@ -54,10 +68,10 @@ class Cosine:
     beta_end: float
 
     def __post_init__(self) -> None:
-        _check_ends(self.beta, self.beta_end)
+        _check(beta=self.beta, beta_end=self.beta_end)
 
     def path(self, rounds: int, clients: int, cohort: int) -> np.ndarray:
-        """Half a period."""
+        """Return half a period."""
         eased = (1 - np.cos(np.pi * _progress(rounds))) / 2
         return self.beta + (self.beta_end - self.beta) * eased
 
@@ -78,7 +92,7 @@ class Coverage:
     min_participations: float
 
     def __post_init__(self) -> None:
-        _check_ends(self.beta, self.beta_end)
+        _check(beta=self.beta, beta_end=self.beta_end)
         if not 0 <= self.min_participations < np.inf:
             raise HoflError(
                 "min_participations must be finite and not negative, got "
@@ -86,7 +100,7 @@ class Coverage:
             )
 
     def path(self, rounds: int, clients: int, cohort: int) -> np.ndarray:
-        """The line at the level of the budget."""
+        """Return the line at the level of the budget."""
         uniform = cohort * rounds / clients
         if self.min_participations > uniform:
             raise HoflError(
@@ -98,62 +112,43 @@ class Coverage:
         return fill(line, 0.0, HIGHEST, min(budget, HIGHEST * rounds))
 
 
-@dataclass(frozen=True)
-class Scheduled:
-    """The dimension-aware policy with beta_t from a schedule."""
-
-    schedule: Schedule
-
-    def marginals(
-        self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
-    ) -> np.ndarray:
-        """Shares at this round's beta."""
-        path = _path(self.schedule, rounds, len(scores), cohort)
-        return DimensionAware(path[round_number]).marginals(scores, cohort, seed)
+SCHEDULES: dict[str, type[Any]] = {
+    "constant": Constant,
+    "linear": Linear,
+    "cosine": Cosine,
+    "coverage": Coverage,
+}
+"""Schedules by the name that ``beta_schedule`` takes."""
 
 
-SCHEDULES: dict[str, type[Any]] = {"linear": Linear, "cosine": Cosine, "coverage": Coverage}
-"""Besides "constant", the paper's, which is ``DimensionAware`` itself."""
-
-OPTIONS = ("beta", "beta_schedule", "beta_end", "min_participations")
-
-
-def beta_policy(
-    beta: float = 0.0,
-    beta_schedule: str = "constant",
-    beta_end: float | None = None,
-    min_participations: float | None = None,
-) -> Policy:
-    """The dimension-aware policy that these options describe.
-
-    Args:
-        beta: preference, or the first round's.
-        beta_schedule: constant, linear, cosine or coverage.
-        beta_end: the last round's preference; without it, the same as the first's.
-        min_participations: m of the coverage schedule.
-    """
-    names = ("constant", *SCHEDULES)
-    if beta_schedule not in names:
-        raise HoflError(f"unknown beta_schedule {beta_schedule!r}: choose {', '.join(names)}.")
-    if beta_end is not None and beta_schedule == "constant":
-        raise HoflError("beta_end needs beta_schedule linear, cosine or coverage, not constant.")
-    if (min_participations is not None) != (beta_schedule == "coverage"):
-        raise HoflError("min_participations and beta_schedule coverage belong together.")
-    if beta_schedule == "constant":
-        return DimensionAware(beta)
-    end = beta if beta_end is None else beta_end
-    budget = () if min_participations is None else (min_participations,)
-    return Scheduled(SCHEDULES[beta_schedule](beta, end, *budget))
+def schedule_from(
+    name: str, beta: float, beta_end: float | None, min_participations: float | None
+) -> Schedule:
+    """Make the schedule of this name from the options it takes; a path without an end is flat."""
+    if name not in SCHEDULES:
+        raise HoflError(f"unknown beta_schedule {name!r}: choose one of {', '.join(SCHEDULES)}.")
+    options = {"beta": beta, "beta_end": beta_end, "min_participations": min_participations}
+    taken = {key: [option.name for option in fields(kind)] for key, kind in SCHEDULES.items()}
+    for key, value in options.items():
+        if value is not None and key not in taken[name]:
+            takers = " or ".join(other for other in SCHEDULES if key in taken[other])
+            raise HoflError(f"{key} needs beta_schedule {takers}, not {name}.")
+    options["beta_end"] = beta if beta_end is None else beta_end
+    missing = [key for key in taken[name] if options[key] is None]
+    if missing:
+        raise HoflError(f"beta_schedule {name} needs {missing[0]}.")
+    schedule: Schedule = SCHEDULES[name](**{key: options[key] for key in taken[name]})
+    return schedule
 
 
-def beta_options(policy: DimensionAware | Scheduled) -> dict[str, Any]:
-    """The options that describe a policy: ``beta_policy(**beta_options(p))`` equals p."""
-    if isinstance(policy, DimensionAware):
-        return {"beta": policy.beta}
-    for name, kind in SCHEDULES.items():
-        if type(policy.schedule) is kind:
-            return {"beta_schedule": name, **vars(policy.schedule)}
-    raise HoflError(f"{type(policy.schedule).__name__} has no name: list it in SCHEDULES.")
+@lru_cache(maxsize=64)
+def _path(schedule: Schedule, rounds: int, clients: int, cohort: int) -> tuple[float, ...]:
+    return tuple(schedule.path(rounds, clients, cohort).tolist())
+
+
+def beta_at(schedule: Schedule, round_number: int, rounds: int, clients: int, cohort: int) -> float:
+    """Return beta_t; after the last round, the last round's."""
+    return _path(schedule, rounds, clients, cohort)[min(round_number, rounds - 1)]
 
 
 def _progress(rounds: int) -> np.ndarray:
@@ -161,12 +156,7 @@ def _progress(rounds: int) -> np.ndarray:
     return np.arange(rounds) / max(rounds - 1, 1)
 
 
-def _check_ends(beta: float, beta_end: float) -> None:
-    for name, value in (("beta", beta), ("beta_end", beta_end)):
+def _check(**betas: float) -> None:
+    for name, value in betas.items():
         if not 0 <= value < 1:
             raise HoflError(f"{name} must lie in [0, 1), got {value}.")
-
-
-@lru_cache(maxsize=16)
-def _path(schedule: Schedule, rounds: int, clients: int, cohort: int) -> tuple[float, ...]:
-    return tuple(schedule.path(rounds, clients, cohort).tolist())

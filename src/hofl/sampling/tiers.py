@@ -3,24 +3,24 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from hofl.errors import HoflError
-from hofl.randomness import Purpose, generator
+from hofl.core.errors import HoflError
+from hofl.core.randomness import Purpose, generator
 
-Kind = TypeVar("Kind")
+Tier = TypeVar("Tier")
 
 
 def deal_tiers(
     tiers: Sequence[int], clients: int, num_blocks: int, seed: int, name: str
 ) -> tuple[int, ...]:
-    """One boundary per client: as listed, or the tiers dealt evenly in an order of the seed.
+    """Return one boundary per client: as listed, or the tiers dealt evenly in a seeded order.
 
     Args:
         tiers: boundaries, as many as there are tiers or clients; empty means the paper's three, at
             a quarter, half and three quarters of the model.
         clients: N.
         num_blocks: L.
-        seed: the run's seed.
-        name: what the user calls ``tiers``, for messages.
+        seed: the fleet's seed.
+        name: the option or key that holds ``tiers``, for messages.
     """
     tiers = tiers or tuple(num_blocks * k // 4 for k in (1, 2, 3))[:clients]
     for tier in tiers:
@@ -32,8 +32,8 @@ def deal_tiers(
     return deal(tiers, clients, seed, name)
 
 
-def deal(tiers: Sequence[Kind], clients: int, seed: int, name: str) -> tuple[Kind, ...]:
-    """One of the tiers for each client: as listed, or dealt evenly in an order of the seed."""
+def deal(tiers: Sequence[Tier], clients: int, seed: int, name: str) -> tuple[Tier, ...]:
+    """Return one tier per client: as listed, or the tiers dealt evenly in a seeded order."""
     if len(tiers) == clients:
         return tuple(tiers)
     if len(tiers) > clients:

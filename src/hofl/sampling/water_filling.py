@@ -1,15 +1,16 @@
-"""Water-filling: the scalar program of Section 5 solved by one multiplier.
+"""Water-filling: the scalar program of Section 5, solved by one multiplier.
 
 >>> WaterFilling(weight=1.0, floor=0.0).marginals(np.array([0.0, 0.5, 9.0]), 1, seed=0).tolist()
 [0.625, 0.375, 0.0]
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from hofl.errors import HoflError
-from hofl.sampling.checks import check_cohort, check_floor, check_scores
+from hofl.core.errors import HoflError
+from hofl.core.vectors import check_cohort, check_scores
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,9 @@ class WaterFilling:
     """The optimum of min A ||p - u||^2 + c^T p, Eq. (14), as a policy.
 
     Args:
-        weight: A >= 0, what a step away from uniform shares costs (2 N H_a in the paper).
+        weight: A >= 0, the price of a step away from uniform shares (2 N H_a in the paper).
         floor: epsilon in [0, 1]: every client keeps at least epsilon / N.
-        costs: c, one per client; without them the scores d_ZO / q stand for the costs.
+        costs: c, one per client; without them the scores d_ZO / q are the costs.
     """
 
     weight: float
@@ -34,15 +35,36 @@ class WaterFilling:
     def marginals(
         self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
     ) -> np.ndarray:
-        """Cheap clients up to 1/K, everyone pulled towards 1/N."""
-        costs = scores if self.costs is None else np.array(self.costs)
+        """Return larger shares for cheaper clients: at most 1/K, all pulled towards 1/N."""
+        costs = check_scores(scores if self.costs is None else np.array(self.costs), "cost")
         if len(costs) != len(scores):
             raise HoflError(f"{len(costs)} costs were given for {len(scores)} clients.")
-        return water_filling(self.weight, costs, cohort, self.floor)
+        return _solved(self.weight, costs.tobytes(), cohort, self.floor).copy()
+
+    def for_clients(self, clients: np.ndarray) -> "WaterFilling":
+        """Return the policy with the costs of these clients; a client without one has the mean."""
+        if self.costs is None:
+            return self
+        given = np.array(self.costs)
+        costs = np.full(max(len(given), int(clients.max()) + 1), given.mean())
+        costs[: len(given)] = given
+        return replace(self, costs=tuple(costs[clients].tolist()))
+
+
+@lru_cache(maxsize=2)
+def _solved(weight: float, costs: bytes, cohort: int, floor: float) -> np.ndarray:
+    """A run solves its program once, not in every round."""
+    return water_filling(weight, np.frombuffer(costs), cohort, floor)
+
+
+def check_floor(floor: float) -> None:
+    """Refuse an epsilon outside [0, 1]; every client keeps at least epsilon / N."""
+    if not 0 <= floor <= 1:
+        raise HoflError(f"floor (epsilon) must lie in [0, 1], got {floor}.")
 
 
 def water_filling(weight: float, costs: np.ndarray, cohort: int, floor: float) -> np.ndarray:
-    """The argmin of A ||p - u||^2 + c^T p over sum p = 1, epsilon/N <= p_i <= 1/K.
+    """Return the argmin of A ||p - u||^2 + c^T p over sum p = 1, epsilon/N <= p_i <= 1/K.
 
     Eq. (15): p_i = clip(1/N - (c_i + lambda) / (2A)). For A = 0 the program is linear and solved
     greedily. With K = N or epsilon = 1 only u is feasible.
@@ -54,11 +76,11 @@ def water_filling(weight: float, costs: np.ndarray, cohort: int, floor: float) -
     low, high = floor / clients, 1.0 / cohort
     if cohort == clients or floor == 1:
         return np.full(clients, 1.0 / clients)
-    # Adding one constant to all costs changes nothing: from the cheapest on, tiny A stays exact.
+    # A constant on all costs changes nothing; without the cheapest one's, tiny A stays exact.
     excess = costs - costs.min()
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = 1.0 / clients - excess / (2 * weight) if weight > 0 else None
-    if wanted is None or not np.isfinite(wanted).all():  # A = 0, or too small to be told from it
+    if wanted is None or not np.isfinite(wanted).all():  # A = 0, or too small to differ from it
         return _greedy(costs, low, high)
     return fill(wanted, low, high, 1.0)
 
@@ -70,14 +92,14 @@ def _check(weight: float, floor: float) -> None:
 
 
 def fill(wanted: np.ndarray, low: float, high: float, total: float) -> np.ndarray:
-    """clip(wanted + level, low, high) with the one level at which the entries sum to ``total``.
+    """Return clip(wanted + level, low, high) at the level where the entries sum to ``total``.
 
     This is the point of the box nearest to ``wanted`` with that sum. The level is -lambda / (2A)
-    of Eq. (15). Entries strictly inside share what the others leave, which takes the bisection's
-    own error out of the sum.
+    of Eq. (15). Entries strictly inside share what the others leave, which removes the bisection's
+    error from the sum.
     """
     # At levels of 1e16 (tiny A, large costs) a whole box fits between two floating-point numbers.
-    # Measured from an entry that lies at the level, the values that matter are small.
+    # Relative to an entry that lies at the level, the values that matter are small.
     level = _level(wanted, low, high, total)
     wanted = wanted - wanted[np.argmin(np.abs(wanted + level - (low + high) / 2))]
     filled = np.clip(wanted + _level(wanted, low, high, total), low, high)

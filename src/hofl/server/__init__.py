@@ -1,1 +1,1 @@
-"""The server's side: checks and streaming aggregation. Needs the layout, never the model."""
+"""The server's side of a round: checks, aggregation, state. Never needs the model."""

@@ -1,75 +1,73 @@
-"""What the devices' uploads have told of them so far: epsilon at a stated delta.
+"""Privacy accounting: epsilon at a stated delta, for what every device has uploaded so far.
 
-The unit is one device's whole data: however it would be replaced, what the server has received is
-about as likely. Every participation that was asked for counts, answered or not, and every release
-of a participation counts as one Gaussian mechanism of the plan's noise multiplier. They compose
+The unit is one device's whole data: were it replaced, what the server has received would be about
+as likely. Every participation that was asked for counts, answered or not, and every release of a
+participation counts as one Gaussian mechanism of the plan's noise multiplier. They compose
 adaptively; the accounting is that of the ``dp-accounting`` library, in Renyi divergences.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from hofl.errors import HoflError
-from hofl.messages import LocalRule
+from hofl.core.errors import HoflError
+from hofl.rules import LocalRule
 
 
 def releases(rule: LocalRule) -> int:
-    """Numbers of releases in one participation: E times scalars, and the difference.
+    """Count the releases of one participation: scalars E times, and the difference once.
 
-    An upper bound: a boundary at either end leaves out one of the two.
+    An upper bound: at b = 0 there are no scalars, at b = L no difference.
     """
-    return 1 + (rule.local_steps if rule.bottom == "zeroth-order" else 0)
+    return 1 + (rule.local_steps if rule.traits.sends_scalars else 0)
 
 
 @cache
 def epsilon(noise: float, count: int, delta: float) -> float:
-    """Epsilon after ``count`` Gaussian releases."""
+    """Return epsilon after ``count`` Gaussian releases."""
+    return composed({noise: count}, delta)
+
+
+def composed(counts: Mapping[float, int], delta: float) -> float:
+    """Return epsilon after Gaussian releases, counted by their noise multipliers."""
     try:
         from dp_accounting import GaussianDpEvent
         from dp_accounting.rdp import RdpAccountant
     except ModuleNotFoundError:
         raise HoflError("privacy needs an accountant: pip install 'hofl[privacy]'.") from None
-    if not count:
+    if not any(counts.values()):
         return 0.0
     accountant = RdpAccountant()
-    accountant.compose(GaussianDpEvent(noise), count)
+    for noise, count in counts.items():
+        accountant.compose(GaussianDpEvent(noise), count)
     return float(accountant.get_epsilon(delta))
 
 
 class Ledger:
-    """Participations of every device, from the rounds' records.
+    """The participations of every device, and the epsilon they amount to.
 
     Args:
         noise: z.
         per_round: releases in one participation.
         delta: for which epsilon is stated.
-        rows: rounds recorded so far.
     """
 
-    def __init__(
-        self, noise: float, per_round: int, delta: float, rows: Iterable[Mapping[str, Any]] = ()
-    ) -> None:
+    def __init__(self, noise: float, per_round: int, delta: float) -> None:
         self._noise, self._per_round, self._delta = noise, per_round, delta
         self._asked: Counter[int] = Counter()
-        for row in rows:
-            self.note(row)
 
-    def note(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """Take in a round; epsilon so far of each device that was asked in it."""
-        asked = [client for client in row["cohort"] if client not in row["dropped"]]
-        repeated = [client for again in row.get("repeats", ()) for client in again["cohort"]]
-        repeated += [client for lost in row.get("lost", ()) for client in lost]
-        self._asked.update([*asked, *repeated])
-        return {str(client): self.spent(client) for client in sorted({*asked, *repeated})}
+    def note(self, participations: Sequence[int]) -> dict[int, float]:
+        """Take in a round's participations; return epsilon so far of each device in them."""
+        self._asked.update(participations)
+        return {client: self.spent(client) for client in sorted(set(participations))}
 
     def spent(self, client: int) -> float:
-        """Epsilon of one device so far."""
+        """Return epsilon of one device so far."""
         return epsilon(self._noise, self._asked[client] * self._per_round, self._delta)
 
     def summary(self) -> dict[str, Any]:
-        """For ``summary.json``."""
+        """Return the privacy part of ``summary.json``."""
         per_client = {str(client): self.spent(client) for client in sorted(self._asked)}
         return {
             "delta": self._delta,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hofl.errors import UploadRefused
-from hofl.layout import Layout
-from hofl.messages import LARGEST, RoundPlan, Upload
-from hofl.packing import Packed, codes_of, lengths, unpack
+from hofl.core.errors import UploadRefused
+from hofl.core.layout import Layout
+from hofl.core.packing import Packed, lengths, outside_grid, unpack
+from hofl.messages import RoundPlan, Upload, check_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +27,17 @@ class UploadLimits:
 
 
 def check_size(answer: bytes, plan: RoundPlan, layout: Layout) -> None:
-    """Refuse what no answer to this plan can be, before a byte of it is read."""
+    """Refuse an answer longer than any to this plan, before it is parsed."""
     most = plan.max_upload_bytes(layout)
     if len(answer) > most:
-        raise UploadRefused(f"{len(answer)} bytes, and this plan is answered in at most {most}")
+        raise UploadRefused(f"{len(answer)} bytes, but an answer to this plan has at most {most}")
 
 
 def check_sender(sender: str, plan: RoundPlan, devices: Mapping[int, str]) -> None:
-    """Refuse an answer that another device delivers than the one the plan was made for.
+    """Refuse an answer from another device than the one the plan was made for.
 
     Args:
-        sender: identity by which the network authenticated whoever delivered the answer.
+        sender: the authenticated identity of the device that delivered the answer.
         plan: what was asked.
         devices: identity of the device behind each client.
     """
@@ -46,33 +46,30 @@ def check_sender(sender: str, plan: RoundPlan, devices: Mapping[int, str]) -> No
 
 
 def plan_as_answered(plan: RoundPlan, upload: Upload, layout: Layout) -> RoundPlan:
-    """The plan with the upload's boundary: a device short of memory may raise its own, up to L.
+    """Return the plan with the upload's boundary: a device short of memory may raise it, up to L.
 
-    The seeds say all the rest, so its update is rebuilt like any other.
+    Seeds determine all the rest, so its update is rebuilt like any other.
     """
-    raised = upload.boundary
-    if type(raised) is int and plan.boundary < raised <= layout.num_blocks:
+    raised, allowed = upload.boundary, plan.rule.traits.may_raise_boundary
+    if allowed and type(raised) is int and plan.boundary < raised <= layout.num_blocks:
         return replace(plan, boundary=raised)
     return plan
 
 
 def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: UploadLimits) -> None:
-    """Raise :class:`UploadRefused` unless the upload answers this plan with usable numbers."""
+    """Refuse an upload that does not answer this plan with finite numbers within the limits."""
     for name in ("run", "round", "client", "boundary", "layout"):
         got, expected = getattr(upload, name), getattr(plan, name)
         if type(got) is not type(expected) or got != expected:
-            raise UploadRefused(f"{name} is {got!r}, expected {expected!r}")
+            raise UploadRefused(f"{name} is {got!r:.80}, expected {expected!r}")
     _check_tensor("scalars", upload.scalars, plan.scalars_shape(layout))
     difference = _difference(upload, plan, layout.size - plan.dense_start(layout))
     for name, value in vars(upload.metrics).items():
-        if value is None and name == "loss" and plan.privacy is not None:
-            continue
-        if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
-            raise UploadRefused(f"{name} is {value!r:.40}, not a finite number")
+        check_metric(name, value, withheld=name == "loss" and plan.privacy is not None)
     if not isinstance(upload.bottom_hash, str):
         raise UploadRefused("the hash of the bottom segment is not text")
     if upload.plan != plan.digest():
-        raise UploadRefused("it answers another plan than the one that was sent")
+        raise UploadRefused("it answers another plan than the one sent")
     norm = torch.linalg.vector_norm(difference, dtype=torch.float64).item()
     if norm > limits.max_norm:
         raise UploadRefused(f"norm of the difference is {norm:.3g}, limit {limits.max_norm:.3g}")
@@ -82,14 +79,14 @@ def check_upload(upload: Upload, plan: RoundPlan, layout: Layout, limits: Upload
 
 
 def _difference(upload: Upload, plan: RoundPlan, size: int) -> Tensor:
-    """The uploaded difference in full, [n], if it is of the width that the plan asks for."""
+    """Return the uploaded difference in full, [n]; refuse another width than the plan's."""
     sent, bits = upload.difference, plan.rule.uplink_bits
     if bits != 32 and isinstance(sent, Packed):
         codes, scales = lengths(size, bits)
         _check_tensor("codes", sent.codes, (codes,), torch.uint8)
         _check_tensor("scales", sent.scales, (scales,))
-        if (sent.scales < 0).any() or (codes_of(sent, bits) == 0).any():
-            raise UploadRefused(f"the packed difference leaves the grid of {bits} bits")
+        if (sent.scales < 0).any() or outside_grid(sent, bits):
+            raise UploadRefused(f"the packed difference has values outside the grid of {bits} bits")
     elif bits != 32 or isinstance(sent, Packed):
         raise UploadRefused(f"difference is not sent in {bits} bits per value")
     else:
@@ -101,8 +98,8 @@ def _check_tensor(
     name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
-        found = getattr(tensor, "dtype", type(tensor))
-        raise UploadRefused(f"{name} has type {found}, not {str(dtype).removeprefix('torch.')}")
+        received = getattr(tensor, "dtype", type(tensor))
+        raise UploadRefused(f"{name} has type {received}, not {str(dtype).removeprefix('torch.')}")
     if tuple(tensor.shape) != shape:
         raise UploadRefused(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
     if not torch.isfinite(tensor).all():

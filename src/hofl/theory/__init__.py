@@ -1,1 +1,1 @@
-"""The paper's convergence analysis as functions, one file per result. NumPy only."""
+"""The paper's convergence analysis as functions: lemmas, theorem, trade-off. NumPy only."""

@@ -1,12 +1,12 @@
-"""The constants of Assumptions 1-4 and the checks of what the results take: dims, q, p, K."""
+"""The constants of Assumptions 1-4, and checks of the results' arguments: dims, q, p, K."""
 
 import math
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from hofl.errors import HoflError
-from hofl.vectors import refuse, shares
+from hofl.core.errors import HoflError
+from hofl.core.vectors import check_shares, refuse
 
 LARGEST = 1e30
 """Of any constant: C_star holds the fourth power of L, and floating-point numbers end at 1e308."""
@@ -14,7 +14,7 @@ LARGEST = 1e30
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What the assumptions (appendix "Convergence Analysis") promise about the problem.
+    """The constants that the assumptions (appendix "Convergence Analysis") state of a problem.
 
     Args:
         smoothness: L > 0, Lipschitz constant of every client's gradient (Assumption 1).
@@ -45,7 +45,7 @@ class Constants:
 
 
 def checked_dims(dims: np.ndarray) -> np.ndarray:
-    """Zeroth-order dimensions d_ZO [N] as float64, or an error that names the bad entry."""
+    """Return zeroth-order dimensions d_ZO [N] as float64; refuse the first bad entry."""
     d = np.asarray(dims, dtype=np.float64)
     if d.ndim != 1 or len(d) == 0:
         raise HoflError(f"dimensions must be a vector of one entry per client, got {d.shape}.")
@@ -55,21 +55,21 @@ def checked_dims(dims: np.ndarray) -> np.ndarray:
 
 
 def checked_shares(p: np.ndarray, num_clients: int) -> np.ndarray:
-    """Shares p [N] as float64: one per client, in [0, 1], of sum 1; K plays no part here."""
+    """Return shares p [N] as float64: one per client, in [0, 1], of sum 1, whatever K is."""
     if np.shape(p) != (num_clients,):
         raise HoflError(f"p must hold {num_clients} shares, one per client, got {np.shape(p)}.")
-    return shares(p, 1.0, "[0, 1]")
+    return check_shares(p, 1.0, "[0, 1]")
 
 
 def at_least(least: int, **counts: int) -> None:
-    """Counts such as q, E, T, K; the keyword is the name in the message."""
+    """Refuse counts (q, E, T, K) below ``least``; the keyword is the name in the message."""
     for name, value in counts.items():
         if value < least:
             raise HoflError(f"{name} must be at least {least}, got {value}.")
 
 
 def checked_coverage(epsilon: float) -> float:
-    """The floor epsilon in (0, 1] of p_i >= epsilon / N."""
+    """Return the floor epsilon of p_i >= epsilon / N; refuse one outside (0, 1]."""
     if not 0 < epsilon <= 1:
         raise HoflError(f"epsilon must lie in (0, 1], got {epsilon}.")
     return epsilon

@@ -17,7 +17,7 @@ from hofl.theory.assumptions import (
     checked_dims,
     checked_shares,
 )
-from hofl.theory.moments import sixth_moment
+from hofl.theory.lemmas import sixth_moment
 
 MAX_SKEW = 1 / 12
 """a_H χ^2(p) may not exceed this, Eq. (rate-regime)."""
@@ -50,7 +50,7 @@ def c_0(constants: Constants, num_clients: int, epsilon: float) -> float:
 
 
 def c_0_coverage_free(constants: Constants, num_clients: int) -> float:
-    """A C_0 that the same proof gives without ε; not in the paper (docs/theory.md derives it).
+    """The C_0 that the same proof gives without ε; not in the paper (docs/theory.md derives it).
 
     1 + 26 [(32N + 8σ^2) L^2 + 2 L_s^2] + (52N + 12σ^2) L, by measuring the spread of the a_i from
     ∇f instead of from their mean.
@@ -85,7 +85,7 @@ def c_rate(constants: Constants, zero: float) -> float:
 
 
 def horizon(star: float, dimension: float) -> float:
-    """The least T the theorem speaks about, C_star D, Eq. (rate-regime)."""
+    """The least T that the theorem covers, C_star D, Eq. (rate-regime)."""
     return star * dimension
 
 

@@ -1,8 +1,8 @@
-"""One fleet, several zeta^2: the bound against beta in three readings, and where it says nothing.
+"""One fleet, several zeta^2: the bound against beta in three readings, and where it fails to apply.
 
 The formal constants are enormous (C_star >= 144 C_0^2): no practical number of rounds reaches the
 theorem's horizon. The study therefore shows the formula at the given T, the theorem at the shortest
-horizon it covers, and the informal rate with unit constants, each under its own name.
+horizon it covers, and the informal rate with unit constants, each under its name.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from hofl.errors import HoflError
+from hofl.core.errors import HoflError
 from hofl.theory import rate
 from hofl.theory.assumptions import Constants, at_least
 from hofl.theory.tradeoff import (
+    BoundCurve,
     Condition,
-    Curve,
     Point,
     conditions,
     formal_curve,
@@ -60,7 +60,7 @@ class Study:
             self.at(zeta)
 
     def at(self, zeta: float) -> Constants:
-        """The constants with this zeta^2."""
+        """Return the constants with this zeta^2."""
         return replace(self.constants, heterogeneity=zeta)
 
     @cached_property
@@ -74,8 +74,8 @@ class Study:
         star = rate.c_star(self.constants, self.num_clients, self.epsilon, self.zero)
         return max(rate.horizon(star, x.dimension) for x in self.points)
 
-    def readings(self, points: Sequence[Point]) -> dict[str, list[Curve]]:
-        """Bounds against beta, one curve per zeta^2, in three readings."""
+    def readings(self, points: Sequence[Point]) -> dict[str, list[BoundCurve]]:
+        """Return the bounds against beta, one curve per zeta^2, in three readings."""
         formal = [self.at(zeta) for zeta in self.zetas]
         return {
             f"formula at T = {self.rounds:,}": [
@@ -90,44 +90,44 @@ class Study:
         }
 
     def best(self) -> dict[str, list[float]]:
-        """The best beta per reading and zeta^2, among policies whose skew the theorem allows."""
+        """Return the best beta per reading and zeta^2 among policies that the theorem covers."""
         limit = rate.MAX_SKEW
         allowed = [x for x in self.points if self.constants.affine * x.skew <= limit]
         if not allowed:
             raise HoflError("no beta satisfies a_H chi^2 <= 1/12: lower a_H or include beta = 0.")
-        found = {
+        best = {
             name: [curve.best() for curve in curves]
             for name, curves in self.readings(allowed).items()
         }
-        own = own_floor_zeros(allowed, self.constants, self.num_clients)
-        found["theorem, epsilon = 1 - beta"] = [
-            formal_curve(allowed, self.at(zeta), self.horizon, own).best() for zeta in self.zetas
+        zeros = own_floor_zeros(allowed, self.constants, self.num_clients)
+        best["theorem, epsilon = 1 - beta"] = [
+            formal_curve(allowed, self.at(zeta), self.horizon, zeros).best() for zeta in self.zetas
         ]
-        return found
+        return best
 
     def conditions(self, x: Point) -> list[Condition]:
-        """The theorem's requirements at one policy and the given T and mu."""
+        """Check the theorem's requirements at one policy and the given T and mu."""
         constants, mu = self.constants, self.mu if x.remainder else None
         return conditions(x, constants, self.num_clients, self.epsilon, self.rounds, mu)
 
     def failures(self) -> list[str]:
-        """Each requirement that fails somewhere: the betas, and the first failing one's figures."""
+        """List the requirements that fail: at which betas, and by how much at the first."""
         broken: dict[str, list[tuple[float, Condition]]] = {}
         for x in self.points:
             for condition in self.conditions(x):
                 if not condition.holds:
                     broken.setdefault(condition.name, []).append((x.beta, condition))
         lines = []
-        for found in broken.values():
-            first, last = found[0], found[-1]
+        for cases in broken.values():
+            first, last = cases[0], cases[-1]
             where = f"beta = {first[0]:.2f}"
-            if len(found) > 1:
+            if len(cases) > 1:
                 where += f" to {last[0]:.2f}"
             lines.append(f"{first[1]} ({where})")
         return lines
 
     def row(self, x: Point) -> dict[str, float | None]:
-        """What the theorem prescribes and pays at one policy and the given T."""
+        """Return D, chi^2, M_p and the prescribed eta and mu of one policy at the given T."""
         largest = rate.radius(self.rounds, x.dimension, x.remainder)
         return {
             "beta": x.beta,
@@ -139,7 +139,7 @@ class Study:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {
             "C_0": self.zero,
             "C_0_coverage_free": rate.c_0_coverage_free(self.constants, self.num_clients),

@@ -1,7 +1,7 @@
-"""The bound against beta: what a skewed policy wins in dimension and loses in representation.
+"""The bound against beta: what a skewed policy gains in dimension and loses in representation.
 
-A curve is computed from points (beta, p). Which p belongs to a beta is the sampling policy's
-business, so the points are given.
+A curve is computed from points (beta, p). Which p belongs to a beta is up to the sampling policy,
+so the points are arguments.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hofl.errors import HoflError
+from hofl.core.errors import HoflError
+from hofl.core.vectors import check_cohort
 from hofl.theory.assumptions import Constants
 from hofl.theory.rate import (
     MAX_SKEW,
@@ -28,7 +29,7 @@ from hofl.theory.rate import (
 
 @dataclass(frozen=True)
 class Point:
-    """One policy: beta, and of its shares p what the bound needs."""
+    """One policy: beta, and what the bound needs of its shares p."""
 
     beta: float
     dimension: float  # D
@@ -39,7 +40,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
+class BoundCurve:
     """Both terms of a bound at each beta."""
 
     betas: np.ndarray
@@ -52,14 +53,13 @@ class Curve:
         return self.optimization + self.representation
 
     def best(self) -> float:
-        """The beta of the least bound; the smallest one among equals."""
+        """Return the beta of the least bound; the smallest among equals."""
         return float(self.betas[int(np.argmin(self.total))])
 
 
 def point(beta: float, p: np.ndarray, dims: np.ndarray, q: int, cohort: int) -> Point:
-    """What the theorem needs to know of one policy."""
-    if not 1 <= cohort <= len(dims):
-        raise HoflError(f"cohort must lie in 1..{len(dims)} (the number of clients), got {cohort}.")
+    """Return what the theorem needs of one policy."""
+    check_cohort(cohort, len(dims))
     dimension = weighted_dimension(p, dims, q)
     least, most = len(p) * float(p.min()), cohort * float(p.max())
     return Point(beta, dimension, chi_squared(p), m_p(p, dims), least, most)
@@ -67,27 +67,27 @@ def point(beta: float, p: np.ndarray, dims: np.ndarray, q: int, cohort: int) -> 
 
 def formal_curve(
     points: Sequence[Point], constants: Constants, rounds: float, zero: float | np.ndarray
-) -> Curve:
-    """C_rate sqrt(D/T) + 6 zeta^2 chi^2, with ``zero`` = C_0, one for all points or one each."""
+) -> BoundCurve:
+    """C_rate sqrt(D/T) + 6 zeta^2 chi^2; ``zero`` is C_0, one for all points or one for each."""
     zeros = np.broadcast_to(np.asarray(zero, dtype=np.float64), (len(points),))
     first = [
         optimization_term(c_rate(constants, float(z)), x.dimension, rounds)
         for x, z in zip(points, zeros, strict=True)
     ]
     second = [representation_term(constants.heterogeneity, x.skew) for x in points]
-    return Curve(_betas(points), np.array(first), np.array(second))
+    return BoundCurve(_betas(points), np.array(first), np.array(second))
 
 
-def informal_curve(points: Sequence[Point], heterogeneity: float, rounds: float) -> Curve:
+def informal_curve(points: Sequence[Point], heterogeneity: float, rounds: float) -> BoundCurve:
     """Eq. (main-explicit-rate) with both O(.) read as 1: sqrt(D/T) + zeta^2 chi^2."""
     first = [optimization_term(1.0, x.dimension, rounds) for x in points]
-    return Curve(
+    return BoundCurve(
         _betas(points), np.array(first), heterogeneity * np.array([x.skew for x in points])
     )
 
 
 def own_floor_zeros(points: Sequence[Point], constants: Constants, num_clients: int) -> np.ndarray:
-    """C_0 with each policy's own floor, epsilon = N min p_i = 1 - beta, instead of a common one."""
+    """C_0 at each policy's own floor, epsilon = N min p_i = 1 - beta, instead of a common one."""
     return np.array([c_0(constants, num_clients, min(x.least, 1.0)) for x in points])
 
 
@@ -112,12 +112,12 @@ def conditions(
     rounds: float,
     mu: float | None = None,
 ) -> list[Condition]:
-    """Every requirement of Theorem "thm:convergence-formal" on p, T and (when given) mu."""
-    slack = 1e-9  # p is made by a few roundings, and beta = 1 - epsilon is meant to be allowed
+    """Check every requirement of Theorem "thm:convergence-formal" on p, T and (if given) mu."""
+    slack = 1e-9  # p carries rounding errors, and beta = 1 - epsilon must be allowed
     star = c_star(constants, num_clients, epsilon, c_0(constants, num_clients, epsilon))
     needed = horizon(star, x.dimension)
     skew = constants.affine * x.skew
-    found = [
+    checked = [
         Condition("coverage N min p >= epsilon", x.least, epsilon, x.least >= epsilon - slack),
         Condition("capacity K max p <= 1", x.most, 1.0, x.most <= 1 + slack),
         Condition("skew a_H chi^2 <= 1/12", skew, MAX_SKEW, skew <= MAX_SKEW),
@@ -125,12 +125,14 @@ def conditions(
     ]
     if mu is not None:
         largest = radius(rounds, x.dimension, x.remainder)
-        found.append(Condition("radius mu <= (D/T)^(1/4) / sqrt(M_p)", mu, largest, mu <= largest))
-    return found
+        checked.append(
+            Condition("radius mu <= (D/T)^(1/4) / sqrt(M_p)", mu, largest, mu <= largest)
+        )
+    return checked
 
 
 def special_cases(dims: np.ndarray, total: int) -> dict[str, np.ndarray]:
-    """The fleets at which the paper recovers known rates, all under uniform sampling.
+    """Return the fleets at which the paper recovers known rates, all under uniform sampling.
 
     Args:
         dims: d_ZO of the fleet [N]; its mean is the equal boundary's dimension.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from hofl.core.errors import HoflError
 from hofl.data.sources import Benchmark
 from hofl.data.task import Task
 from hofl.data.tasks import helpdesk
@@ -11,9 +12,8 @@ from hofl.data.tasks.boolq import BOOLQ
 from hofl.data.tasks.sciq import SCIQ
 from hofl.data.tasks.squad import SQUAD
 from hofl.data.tasks.sst2 import SST2
-from hofl.errors import HoflError
 
-BENCHMARKS: dict[str, Benchmark] = {one.name: one for one in (SST2, BOOLQ, SCIQ, AG_NEWS, SQUAD)}
+BENCHMARKS: dict[str, Benchmark] = {b.name: b for b in (SST2, BOOLQ, SCIQ, AG_NEWS, SQUAD)}
 
 TASKS: dict[str, Callable[[Path | None], Task]] = {
     "helpdesk": helpdesk.load,
@@ -22,7 +22,7 @@ TASKS: dict[str, Callable[[Path | None], Task]] = {
 
 
 def load_task(name: str, directory: Path | None = None) -> Task:
-    """A task by name; ``directory`` holds the files of the public sets (docs/data.md)."""
+    """Load a task by name; ``directory`` holds the files of the public sets (docs/data.md)."""
     if name not in TASKS:
         raise HoflError(f"unknown task {name!r}: choose one of {', '.join(TASKS)}.")
     return TASKS[name](directory)

@@ -1,6 +1,6 @@
 """AG News: which of four sections does a news item belong to? Scored on the test set.
 
-Files keep title and description apart, the hub joins them with a blank; so do we.
+Files keep title and description apart; they are joined by a space, as on the hub.
 """
 
 from hofl.data.readers import Row, label_index, text

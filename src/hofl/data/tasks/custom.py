@@ -1,6 +1,6 @@
 """The user's own data: CSV, JSON Lines or Parquet, a prompt, and labels or free-text answers.
 
-Columns that the template names become fields. Clients come with the data when there is one file for
+Columns that the template names become fields. Clients come with the data if there is one file for
 each, or a column that names them; otherwise a partition makes them.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hofl.data.readers import BadRow, Row, read_rows, required, text
+from hofl.core.errors import HoflError
+from hofl.data.readers import BadRow, Row, csv_separator, read_rows, required, text
 from hofl.data.store import StoredExamples, stored
 from hofl.data.task import Answer, Example, FreeText, LabelWords, Prompt, Task
-from hofl.errors import HoflError
 
 Files = Path | Sequence[Path]
 
@@ -39,7 +39,7 @@ class Columns:
     client: str | None
 
     def example(self, row: Row) -> Example:
-        """One row, checked."""
+        """Check a row and return its example."""
         fields = {name: _cell(row, name, empty=name in self.optional) for name in self.fields}
         if self.target is not None:
             return Example(fields, golds=_golds(row, self.target))
@@ -54,7 +54,7 @@ class Columns:
 
 def load_custom(
     *,
-    train: Files,
+    train: Files | None,
     test: Files,
     template: str,
     cut: str,
@@ -66,10 +66,10 @@ def load_custom(
     max_new_tokens: int = 64,
     name: str = "custom",
 ) -> Task:
-    """A task from the user's own files.
+    """Load a task from the user's own files.
 
     Args:
-        train: a file; or one file per client, as a list or a folder.
+        train: a file; or one file per client, as a list or a folder; None reads no training file.
         test: a file, a list or a folder.
         template: prompt with ``{column}``s, ending where the answer begins.
         cut: the column that loses its end when a prompt is too long.
@@ -79,10 +79,10 @@ def load_custom(
         client_column: which client a training row belongs to.
         optional: columns of the template that may be empty.
         max_new_tokens: cap of a generated answer.
-        name: how the task is called in reports.
+        name: of the task in reports.
     """
     if (labels is None) == (target_column is None):
-        raise HoflError("own data need either labels or a target column, one of the two.")
+        raise HoflError("own data need either labels or a target column, and not both.")
     words = {} if labels is None else {key: word.strip() for key, word in labels.items()}
     distinct = {word for word in words.values() if word}
     if labels is not None and (len(words) < 2 or len(distinct) < len(words)):
@@ -99,39 +99,55 @@ def load_custom(
         target=target_column,
         client=client_column,
     )
-    paths = _files(train)
+    paths, tests = [] if train is None else _files(train), _files(test)
     if client_column is not None and len(paths) > 1:
         raise HoflError(
             f"clients come from {len(paths)} training files or from the column {client_column!r}, "
             "not from both."
         )
-    examples = _stored("train", paths, columns)
-    natural = len(paths) > 1 or client_column is not None
+    examples = _stored("train", paths, columns) if paths else None
+    natural = examples is not None and (len(paths) > 1 or client_column is not None)
     return Task(
         name=name,
         prompts={"own": prompt},
-        train=examples,
-        test=_stored("test", _files(test), columns),
+        train=examples or (),
+        test=_stored("test", tests, columns),
         classes=tuple(words.values()),
-        clients=examples.owners if natural else None,
+        clients=examples.owners if examples is not None and natural else None,
+        note=_separators([*paths, *tests]),
     )
 
 
+def _separators(paths: Sequence[Path]) -> str:
+    """Name what separates the columns of CSV files, unless it is a comma in all of them."""
+    files: dict[str, list[str]] = {}
+    for path in dict.fromkeys(paths):
+        separator = csv_separator(path)
+        if separator not in (None, ","):
+            files.setdefault(repr(separator), []).append(path.name)
+    shown = [
+        f"columns are separated by {separator} in {names[0]}"
+        + (f" and {len(names) - 1} more files" if len(names) > 1 else "")
+        for separator, names in files.items()
+    ]
+    return "; ".join(shown)
+
+
 def _files(files: Files) -> list[Path]:
-    """The files; a folder's in the order of their names, where 2 stands before 10."""
+    """List the files; a folder's in the order of their names, where 2 stands before 10."""
     if isinstance(files, Path):
         if not files.is_dir():
             return [files]
-        found = [path for path in files.iterdir() if not path.name.startswith(".")]
-        if not found:
+        visible = [path for path in files.iterdir() if not path.name.startswith(".")]
+        if not visible:
             raise HoflError(f"the folder {files} holds no files.")
-        return sorted(found, key=_natural)
+        return sorted(visible, key=_by_number)
     if not files:
         raise HoflError("the list of files is empty.")
     return list(files)
 
 
-def _natural(path: Path) -> list[tuple[str, int]]:
+def _by_number(path: Path) -> list[tuple[str, int]]:
     return [(word, int(part or 0)) for word, part in re.findall(r"(\D*)(\d*)", path.name)]
 
 
@@ -149,7 +165,7 @@ def _stored(split: str, paths: Sequence[Path], columns: Columns) -> StoredExampl
 
 
 def _rows(paths: Sequence[Path], columns: Columns, split: str) -> Iterator[tuple[Example, str]]:
-    """Every row of every file as (example, owner); a test set has no owners."""
+    """Yield every row of every file as (example, owner); a test set has no owners."""
     column = columns.client if split == "train" else None
     for number, path in enumerate(paths):
         for place, row in read_rows(path):
@@ -161,7 +177,7 @@ def _rows(paths: Sequence[Path], columns: Columns, split: str) -> Iterator[tuple
 
 
 def _cell(row: Row, name: str, *, empty: bool = False) -> str:
-    """A cell as text; numbers and truth values are written as JSON writes them."""
+    """Return a cell as text; numbers and truth values are written as JSON writes them."""
     value: Any = required(row, name)
     if value is None or value != value:  # Parquet's empty cells: null, or not a number
         value = ""
@@ -177,7 +193,7 @@ def _golds(row: Row, name: str) -> tuple[str, ...]:
     if isinstance(value, list) and not value:
         raise BadRow(f"field {name!r} lists no answer")
     golds = tuple(
-        _cell({name: one}, name) for one in (value if isinstance(value, list) else [value])
+        _cell({name: gold}, name) for gold in (value if isinstance(value, list) else [value])
     )
     for gold in golds:
         if "\n" in gold:  # an answer is generated up to a newline

@@ -2,13 +2,13 @@
 
 The files keep the right answer apart from the wrong ones. The choices are put into an order drawn
 for each row from a fixed seed, the same on every machine and for every run's seed. The place of the
-right one is no class of its own: there are no labels to split clients by.
+right one is not a class: there are no labels to split clients by.
 """
 
+from hofl.core.randomness import Purpose, generator
 from hofl.data.readers import Row, text
 from hofl.data.sources import Benchmark
 from hofl.data.task import Example, LabelWords, OwnOptions, Prompt
-from hofl.randomness import Purpose, generator
 
 LETTERS = ("A", "B", "C", "D")
 CHOICES = ("correct_answer", "distractor1", "distractor2", "distractor3")

@@ -14,13 +14,13 @@ def _example(_number: int, row: Row) -> Example:
 
 
 def _golds(row: Row) -> tuple[str, ...]:
-    """Answer texts; the hub has a column of them, files a list of objects."""
+    """Return the answer texts; the hub has a column of them, files a list of objects."""
     answers = required(row, "answers")
     texts = answers.get("text") if isinstance(answers, dict) else answers
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not texts:
         raise BadRow(f"field 'answers' must list at least one answer, got {answers!r}")
-    named = [one if isinstance(one, dict) else {"text": one} for one in texts]
-    return tuple(text(one, "text") for one in named)
+    named = [answer if isinstance(answer, dict) else {"text": answer} for answer in texts]
+    return tuple(text(answer, "text") for answer in named)
 
 
 _ANSWER = FreeText(max_new_tokens=64)

@@ -1,0 +1,1 @@
+"""Shared by all layers: coordinates, directions, optimizers, randomness, errors."""

@@ -1,0 +1,159 @@
+"""Seeded Gaussian directions u ~ N(0, I), Eq. (5), equal bit for bit on every machine.
+
+A direction is defined by integers and a table alone: Philox words, keyed by (the participation's
+key, local step e, direction j, parameter index), are read as little-endian 16-bit integers, and
+each integer picks one of 65,536 standard-normal quantiles from ``normal_table.npy``. No logarithm,
+cosine or vector width is involved, so client and server agree on any hardware.
+
+The combination (1/q) sum_j s_j u_j uses one rounding per operation (no fused multiply-add), which
+IEEE 754 fixes too: given the same scalars, both sides get the same gradient estimate.
+"""
+
+import hashlib
+import io
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from hofl.core.errors import HoflError
+from hofl.core.layout import Coordinate, Layout
+from hofl.core.randomness import Purpose, philox_words
+
+TABLE_SHA256 = "b5d193788f8dbaca5f2b783ecc573e6cb85521b702952d959068ad27fa8dd491"
+_UINT16 = np.dtype("<u2")
+
+
+@dataclass(frozen=True)
+class DirectionKey:
+    """The key of one participation's directions: 64, 64 and 32 bits of Philox's key and counter.
+
+    The server derives it from the run's secret (``hofl.core.secret``); tests may count.
+    """
+
+    seed: int
+    round: int
+    stream: int
+
+    def __post_init__(self) -> None:
+        for name, value, bits in zip(("seed", "round", "stream"), self, (64, 64, 32), strict=True):
+            if type(value) is not int or not 0 <= value < 2**bits:
+                raise HoflError(f"a key's {name} must lie in [0, 2**{bits}), got {value!r:.40}.")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.seed, self.round, self.stream))
+
+
+@cache
+def normal_table() -> np.ndarray:
+    """Return the 65,536 quantiles at (k + 1/2) / 65536, scaled to unit variance, float32."""
+    data = files("hofl.core").joinpath("normal_table.npy").read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != TABLE_SHA256:
+        raise RuntimeError(f"normal_table.npy is damaged: SHA-256 {digest}. Reinstall hofl.")
+    table = np.load(io.BytesIO(data))
+    table.flags.writeable = False
+    return table
+
+
+def direction(key: DirectionKey, step: int, j: int, index: int, size: int) -> np.ndarray:
+    """Return direction j of local step e for one parameter, float32 [size]."""
+    words = _words(key, step, j, index, (size + 3) // 4)
+    return normal_table().take(words.view(_UINT16)[:size], mode="clip")
+
+
+class Directions:
+    """The directions of one participation, for client and server alike.
+
+    Another rule overrides :meth:`direction`, and :meth:`combine` where it has a faster way.
+
+    Args:
+        key: names the participation.
+        layout: the shared coordinates.
+        vectors: what the server keeps for the rule and sends with the plan, float32 [d] each.
+    """
+
+    def __init__(
+        self, key: DirectionKey, layout: Layout, vectors: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        self.key, self.layout, self.vectors = key, layout, vectors or {}
+
+    def direction(self, step: int, j: int, coordinate: Coordinate) -> np.ndarray:
+        """Return u_j of local step e for one parameter, float32 [size], in new memory."""
+        return direction(self.key, step, j, coordinate.index, coordinate.size)
+
+    def combine(
+        self, scalars: Sequence[float] | np.ndarray, step: int, boundary: int, out: np.ndarray
+    ) -> np.ndarray:
+        """Write the gradient estimate (1/q) sum_j s_j u_j, Eq. (6), to ``out`` [d_ZO]; return it.
+
+        The order of the sum over j is protocol: client and server both call this method.
+        """
+        weights = np.asarray(scalars, dtype=np.float32)
+        share = np.float32(1.0) / np.float32(len(weights))
+        with np.errstate(over="ignore", invalid="ignore"):  # huge scalars: the caller refuses them
+            for coordinate in self.layout.bottom(boundary):
+                self._combine_parameter(weights, share, step, coordinate, out)
+        return out
+
+    def _combine_parameter(
+        self,
+        weights: np.ndarray,
+        share: np.float32,
+        step: int,
+        coordinate: Coordinate,
+        out: np.ndarray,
+    ) -> None:
+        target = out[coordinate.start : coordinate.stop]
+        for j, scalar in enumerate(weights):
+            values = self.direction(step, j, coordinate)
+            if j == 0:
+                np.multiply(values, scalar, out=target)
+            else:
+                np.multiply(values, scalar, out=values)
+                np.add(target, values, out=target)
+        np.multiply(target, share, out=target)
+
+
+class Gaussian(Directions):
+    """u ~ N(0, I), Eq. (5); with ``shared`` the server gives the whole cohort one key (DeComFL)."""
+
+    def __init__(
+        self,
+        key: DirectionKey,
+        layout: Layout,
+        vectors: Mapping[str, np.ndarray] | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
+        if not isinstance(shared, bool):
+            raise HoflError(f"shared must be true or false, got {shared!r}.")
+        super().__init__(key, layout, vectors)
+
+
+class _Streams(threading.local):
+    """One Philox per thread, re-keyed per draw: making a new one costs more than the draw."""
+
+    def __init__(self) -> None:
+        self.bits = np.random.Philox(key=0)
+        self.state = self.bits.state  # its output buffer is empty, and remains empty in this copy
+        self.key = self.state["state"]["key"]
+        self.counter = self.state["state"]["counter"]
+
+
+_streams = _Streams()
+
+
+def _words(key: DirectionKey, step: int, j: int, index: int, count: int) -> np.ndarray:
+    """Return raw little-endian 64-bit words of one direction of one parameter."""
+    words, counter = philox_words(
+        key.seed, Purpose.DIRECTION, key.round, key.stream, index, step, j
+    )
+    streams = _streams
+    streams.key[:] = words
+    streams.counter[:] = counter
+    streams.bits.state = streams.state
+    return streams.bits.random_raw(count).astype("<u8", copy=False)

@@ -1,5 +1,0 @@
-"""The device's app."""
-
-from hofl.engines.flower import client_app
-
-app = client_app.app  # an assignment: Flower looks for one before it starts a run

@@ -1,5 +1,0 @@
-"""The server's app."""
-
-from hofl.engines.flower import server_app
-
-app = server_app.app  # an assignment: Flower looks for one before it starts a run

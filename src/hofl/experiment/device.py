@@ -1,0 +1,120 @@
+"""The device's role: the model of a run, with the device's data or a part of the run's task."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from hofl.core.errors import HoflError
+from hofl.core.layout import Layout
+from hofl.data.task import Task
+from hofl.engines.client import LocalClient
+from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.fleet import execution_of, memory_plan_of
+from hofl.experiment.method import build_method
+from hofl.experiment.model import adapter_of, encoded, model_of
+from hofl.experiment.tasks import resolved_task, shards_of
+from hofl.memory.device import Device, DevicePlanner, budget_reader
+
+
+@dataclass(frozen=True)
+class DeviceSide:
+    """A device's model and data, ready for round plans.
+
+    Args:
+        client: computes answers.
+        layout: the shared coordinates.
+        examples: how many training examples the device holds.
+        choose: returns its boundary and execution as of now.
+    """
+
+    client: LocalClient
+    layout: Layout
+    examples: int
+    choose: Callable[[], Device]
+
+
+def build_device(
+    config: ExperimentConfig,
+    *,
+    data: Path | None,
+    shard: int | None,
+    memory: str,
+    boundary: int | None = None,
+    device: str = "auto",
+) -> DeviceSide:
+    """Build a device from the server's configuration and its own data.
+
+    Args:
+        config: the run's configuration, as the server sent it.
+        data: the device's own files; its columns are those of the configuration's [custom].
+        shard: in place of ``data``, a client's part of the configuration's task (a rehearsal).
+        memory: budget such as ``4GiB``, or ``auto`` for what is free.
+        boundary: order boundary in place of the one that the memory allows.
+        device: where to compute.
+    """
+    if (data is None) == (shard is None):
+        raise HoflError("a device needs --data FILE_OR_DIR, or --shard NUMBER for a rehearsal.")
+    method = build_method(config)
+    config, task = resolved_task(config if data is None else _with_files(config, data))
+    rows = _rows(config, task, shard)
+    model = model_of(config, method, device)
+    train = encoded(config, task, task.train, model)
+    choose: Callable[[], Device]
+    if boundary is None:
+        costs = memory_plan_of(config, method, model.split, train, adapter_of(config), len(rows))
+        budget = budget_reader(memory, model.split.device)
+        choose = DevicePlanner(costs, config.fleet.strategy, budget)
+    else:
+        model.split.layout.cut(boundary)  # refuse one that is out of range now
+        fixed = Device(boundary, execution_of(config.engine))
+        choose = lambda: fixed  # noqa: E731
+    client = LocalClient(
+        model.split,
+        train,
+        _OneShard(rows),
+        config.task.batch_size,
+        lambda _plan: choose().execution,
+    )
+    return DeviceSide(client, model.split.layout, len(rows), choose)
+
+
+class _OneShard(Sequence[np.ndarray]):
+    """The device's one shard under any client number that the server gives it."""
+
+    def __init__(self, shard: np.ndarray) -> None:
+        self._shard = shard
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[np.ndarray]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._shard
+
+    def __len__(self) -> int:
+        return 1
+
+
+def _rows(config: ExperimentConfig, task: Task, shard: int | None) -> np.ndarray:
+    if shard is None:
+        return np.arange(len(task.train))
+    shards, _ = shards_of(config, task)
+    if not 0 <= shard < len(shards):
+        raise HoflError(f"shard {shard} is out of range: use 0 to {len(shards) - 1}.")
+    return shards[shard]
+
+
+def _with_files(config: ExperimentConfig, data: Path) -> ExperimentConfig:
+    """Return the configuration with the device's files, same columns and prompt."""
+    if config.custom is None:
+        raise HoflError(
+            f"--data needs a run on custom data, and this one has the task {config.task.name!r}: "
+            'give --shard, or set task.name = "custom" and a section [custom] on the server.'
+        )
+    files = str(data)
+    custom = config.custom.model_copy(update={"train": files, "test": files, "client_column": None})
+    plain = config.data.model_copy(update={"partition": "iid"})
+    return config.model_copy(update={"custom": custom, "data": plain})

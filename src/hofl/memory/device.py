@@ -1,0 +1,129 @@
+"""A device and its memory: what is free now, and the boundary that a device chooses by it."""
+
+import re
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from hofl.core.errors import HoflError
+from hofl.core.process import footprint, footprint_before_models, kibibytes
+from hofl.core.sizes import AUTO, parse_bytes
+from hofl.local.site import PLAIN, Execution
+from hofl.memory.plan import MemoryPlan
+from hofl.memory.workload import Cost
+
+FREE = "free"
+"""In a fleet's budgets, the same as ``auto``."""
+GROWTH = 1.25
+"""A choice that still fits is kept until the budget has grown by this factor: free memory changes
+from second to second, and the server has to plan again for every new boundary."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Device:
+    """The boundary of a device, and how it runs a step."""
+
+    boundary: int
+    execution: Execution = PLAIN
+
+
+class DevicePlanner:
+    """Choose a device's boundary within its budget, and again when the budget changes.
+
+    Args:
+        memory: costs of the run's step at every boundary.
+        strategy: ``paper`` or ``best``.
+        budget: returns the bytes that may be used now.
+    """
+
+    def __init__(self, memory: MemoryPlan, strategy: str, budget: Callable[[], int]) -> None:
+        self._memory, self._strategy, self._budget = memory, strategy, budget
+        self._chosen: Cost | None = None
+        self._planned_for = 0
+
+    def __call__(self) -> Device:
+        """Return the choice as of now.
+
+        Raises:
+            HoflError: nothing fits; it names the smallest plan.
+        """
+        budget, chosen = self._budget(), self._chosen
+        grown = budget > GROWTH * self._planned_for
+        if chosen is None or chosen.peak_bytes > budget or grown:
+            chosen = self._chosen = self._memory.fitting(budget, self._strategy)
+            self._planned_for = budget
+        return Device(chosen.boundary, chosen.execution)
+
+
+def budget_reader(text: str, device: torch.device | None = None) -> Callable[[], int]:
+    """Return how to read a budget: a fixed amount, or with ``auto`` what is free now."""
+    if text.strip() in (AUTO, FREE):
+        return partial(usable_bytes, device)
+    amount = parse_bytes(text)
+    return lambda: amount
+
+
+def budget_bytes(text: str, device: torch.device | None = None) -> int:
+    """Return a budget in bytes: an amount such as 4GiB, or what is free now."""
+    return budget_reader(text, device)()
+
+
+def usable_bytes(device: torch.device | None = None) -> int:
+    """Return the bytes that a model and its steps may take in this process.
+
+    A plan's peak includes the weights, so what they already take must count here, once. On a GPU
+    that is its free memory plus what this process has reserved. Elsewhere it is the least of what
+    the system, the control groups and the process's own limit allow, where
+
+    - pages that a file backs, such as mapped weights, are reclaimable: the system's figure has
+      them, and a control group's gets them added;
+    - private memory taken since the first model was loaded (converted weights, and what the
+      allocator keeps of earlier steps) is added;
+    - the interpreter and its libraries are not: a step cannot have their memory.
+    """
+    if device is not None and device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    before = footprint_before_models()
+    held = max(footprint().anonymous - before.anonymous, 0)
+    limits = [left + held for left in (*_system(), *_control_groups())]
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most != resource.RLIM_INFINITY and before.address_space:
+        limits.append(most - before.address_space)
+    if not limits:
+        raise HoflError("free memory cannot be read on this system: give an amount such as 4GiB.")
+    return max(min(limits), 1)
+
+
+def _system() -> Iterator[int]:
+    available = kibibytes(Path("/proc/meminfo"), "MemAvailable")
+    if available is not None:
+        yield available
+
+
+def _control_groups() -> Iterator[int]:
+    """Yield what this process's group and those around it leave; a service has its own group."""
+    try:
+        match = re.search(r"^0::/(.+)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    names = match[1].split("/") if match else []
+    for depth in range(len(names) + 1):
+        yield from left_in_group(_CGROUP.joinpath(*names[:depth]))
+
+
+def left_in_group(group: Path) -> Iterator[int]:
+    """Yield what a control group (version 2) leaves, cached files being reclaimable."""
+    try:
+        most = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+        stat = (group / "memory.stat").read_text()
+    except (OSError, ValueError):
+        return
+    cached = re.findall(r"^(?:active|inactive)_file (\d+)$", stat, re.MULTILINE)
+    if most.isdigit():
+        yield int(most) - used + sum(map(int, cached))

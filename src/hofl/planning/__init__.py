@@ -1,1 +1,0 @@
-"""Memory ahead of time: what a local step needs at every boundary, and what fits a budget."""

@@ -1,0 +1,122 @@
+"""Write the README speed table from the benchmarks: ``python tools/speed_table.py [--check]``.
+
+Every figure is read from ``benchmarks/results.json`` or ``benchmarks/peers.json``; what was not
+measured has no row. With --check, nothing is written, and a table that is not what the files say
+ends in an error.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+START, END = "<!-- speed: python tools/speed_table.py -->", "<!-- end of speed -->"
+Row = dict[str, Any]
+
+
+def table(results: dict[str, Any], peers: dict[str, Any]) -> str:
+    """The table in Markdown."""
+    lines = ["| what | by medians | by minima | target |", "|---|---|---|---|"]
+    lines += (
+        f"| {what} | {medians} | {minima} | {target} |"
+        for what, medians, minima, target in (
+            *real_batches(rows_of(results, "real-batches")),
+            *race(peers.get("rows", [])),
+            *evaluation(rows_of(results, "evaluation")),
+            *equal_lengths(rows_of(results, "step")),
+        )
+    )
+    return "\n".join(lines)
+
+
+def rows_of(results: dict[str, Any], subject: str) -> list[Row]:
+    """The rows of a subject that was measured."""
+    return results.get(subject, {}).get("rows", [])
+
+
+def real_batches(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
+    """Steps on real batches; SST-2 and BoolQ in one line."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    written = {row["task"]: row for row in rows if row["variant"].startswith("DeComFL as")}
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["target"] is not None:
+            by_name.setdefault(row["variant"], []).append(row)
+    for name, mine in by_name.items():
+        yield (
+            f"{name} step / plain PEFT step on padded batches, {' / '.join(tasks)}",
+            " / ".join(f"{row['ratio']:.2f}" for row in mine),
+            " / ".join(f"{row['min_ratio']:.2f}" for row in mine),
+            f"{mine[0]['target']:.2f}",
+        )
+    ours = [row for row in rows if row["variant"] == "DeComFL in hofl"]
+    if not ours:
+        return
+    yield (
+        f"DeComFL step / as its paper writes it, on padded batches, {' / '.join(tasks)}",
+        " / ".join(f"{row['median_ms'] / written[row['task']]['median_ms']:.2f}" for row in ours),
+        " / ".join(f"{row['min_ms'] / written[row['task']]['min_ms']:.2f}" for row in ours),
+        "",
+    )
+
+
+def race(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
+    """Whole rounds."""
+    seconds = {row["variant"]: row for row in rows if "median_seconds" in row}
+    for name in ("plain", "plain, label words", "flower"):
+        if name in seconds:
+            pair = seconds["hofl"], seconds[name]
+            medians = pair[0]["median_seconds"] / pair[1]["median_seconds"]
+            minima = pair[0]["min_seconds"] / pair[1]["min_seconds"]
+            yield f"FedAvg round of hofl / of {name}", f"{medians:.2f}", f"{minima:.2f}", "0.60"
+
+
+def evaluation(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
+    """How many times as fast, and of what limit."""
+    slow = {row["task"]: row for row in rows if "limit" not in row}
+    for row in rows:
+        if "limit" in row:
+            minima = slow[row["task"]]["min_ms"] / row["min_ms"]
+            yield (
+                f"evaluation on {row['task']}: times as fast as whole head and padding",
+                f"{row['times_as_fast']:.2f}",
+                f"{minima:.2f}",
+                f"{0.9 * row['limit']:.2f} (90 % of the limit)",
+            )
+
+
+def equal_lengths(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
+    """Where there is no padding to save."""
+    plain = next(row for row in rows if row["variant"] == "FO")
+    for row in rows:
+        if "flop_ratio" in row and row is not plain:
+            yield (
+                f"{row['variant']} of 30 at equal lengths (FLOP ratio {row['flop_ratio']:.2f})",
+                f"{row['ratio']:.2f}",
+                f"{row['min_ms'] / plain['min_ms']:.2f}",
+                f"{0.95 * row['flop_ratio']:.2f}",
+            )
+
+
+def main() -> None:
+    """Replace the table, or compare it."""
+    files = (ROOT / "benchmarks" / name for name in ("results.json", "peers.json"))
+    new = table(*(json.loads(file.read_text()) if file.exists() else {} for file in files))
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    if not text.count(START) == text.count(END) == 1:
+        sys.exit(f"README.md: the table stands between {START} and {END}, each once; add them.")
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    fresh = f"{before}{START}\n{new}\n{END}{after}"
+    if "--check" in sys.argv:
+        if fresh != text:
+            sys.exit("README.md: the speed table is not what the JSON files say; run this tool.")
+        return
+    readme.write_text(fresh)
+
+
+if __name__ == "__main__":
+    main()
