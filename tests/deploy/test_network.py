@@ -25,6 +25,8 @@ from support.runs import adapter_bytes, quick, run_cli, start_cli
 pytestmark = pytest.mark.network
 
 BOUNDARIES = [1, 2, 3]
+# Flower's own processes, not their guards, whose words name them too.
+SUPERLINK, SUPERNODE = r"python\S* \S+flower-superlink", r"python\S* \S+flower-supernode"
 
 
 def network_config(folder: Path, **changes: object) -> ExperimentConfig:
@@ -100,7 +102,7 @@ def test_faults_of_worker_hub_and_server_cost_no_bit(
         run.kill("device-0", r"deploy\.worker")
         _recovers(run, 1, "resident worker", "restarted; the same message is answered")
         run.in_round(1, 2)
-        run.kill("server", "flower-superlink")
+        run.kill("server", SUPERLINK)
         _recovers(run, 2, "SuperLink", "restarted; the round is run again with the same cohort")
         run.in_round(2, 3)
         before = run.family("server")
@@ -176,7 +178,7 @@ def _hit_in_round_two(run: Deployment) -> list[psutil.Process]:
     for number in (1, 2):
         run.halt(number, 2)
     family = run.family("device-2")
-    run.kill("device-1", "flower-supernode")
+    run.kill("device-1", SUPERNODE)
     run.kill("device-2")
     run.release()
     return family

@@ -14,6 +14,7 @@ import pytest
 
 import hofl
 from hofl.deploy.device import STOPS, Enrolment, WorkerSettings
+from hofl.deploy.guard import guarded
 from hofl.deploy.link import LinkLost, receive, send
 from hofl.deploy.processes import (
     Backoff,
@@ -123,6 +124,57 @@ def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> Non
         sleeper = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     assert soon(lambda: not running(sleeper))
+
+
+# Starts a process in a session of its own that ignores polite signals, and notes which.
+STUBBORN = (
+    "trap '' INT TERM HUP; "
+    "setsid sh -c \"trap '' INT TERM HUP; echo \\$\\$ > {}; sleep 60; sleep 60\" & "
+)
+
+
+def stubborn(tmp_path: Path, then: str) -> tuple[list[str], Callable[[], psutil.Process]]:
+    """The words of a guarded command that leaves such a process behind, and how to find that."""
+    noted = tmp_path / "pid"
+
+    def started() -> psutil.Process:
+        assert soon(lambda: noted.exists() and noted.read_text().strip())
+        return psutil.Process(int(noted.read_text()))
+
+    return guarded(["sh", "-c", STUBBORN.format(noted) + then]), started
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's help is Linux's")
+def test_a_guard_ends_what_its_command_left_behind(tmp_path: Path) -> None:
+    """The command ends by itself; what it started is in another session and ignores signals."""
+    words, started = stubborn(tmp_path, f"read line < {tmp_path / 'go'}; exit 7")
+    child = Child("guarded", lambda: words, tmp_path / "log", os.environ)
+    os.mkfifo(tmp_path / "go")
+    child.start()
+    left = started()
+    assert running(left)
+    (tmp_path / "go").write_text("on\n")
+    assert soon(lambda: not child.alive())
+    assert not running(left)
+    assert child._process is not None
+    assert child._process.returncode == 7
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's help is Linux's")
+def test_a_guard_ends_everything_when_its_parent_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from hofl.deploy.processes import Child\n"
+        "child = Child('c', lambda: sys.argv[2:], Path(sys.argv[1]), os.environ)\n"
+        "child.start(); time.sleep(60)"
+    )
+    words, started = stubborn(tmp_path, "sleep 60")
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log"), *words]) as parent:
+        left = started()
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert left in family
+        parent.kill()
+    assert soon(lambda: not any(map(running, family)))
 
 
 def test_a_second_interrupt_waits_while_processes_are_ended() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import tomli_w
 
 from hofl.core.errors import HoflError
+from hofl.deploy.guard import guarded
 from hofl.deploy.keys import Identity, ServerFiles
 
 CONNECTION = "hofl"
@@ -64,7 +65,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def superlink(host: str, port: int, database: Path, tls: ServerFiles | None) -> list[str]:
     """Return the SuperLink's command; without TLS it takes anyone, so it stays on loopback."""
-    words = [_executable("flower-superlink"), "--host", host, "--port", str(port)]
+    words = [*guarded([_executable("flower-superlink")]), "--host", host, "--port", str(port)]
     words += ["--database", str(database), "--isolation", "subprocess"]
     words += ["--disable-runtime-dependency-installation"]
     if tls is None:
@@ -76,7 +77,7 @@ def superlink(host: str, port: int, database: Path, tls: ServerFiles | None) -> 
 
 def supernode(server: str, port: int, socket: Path, identity: Identity | None = None) -> list[str]:
     """Return the command of a device's node; ``port`` is for its own processes, on loopback."""
-    words = [_executable("flower-supernode"), "--superlink", server]
+    words = [*guarded([_executable("flower-supernode")]), "--superlink", server]
     words += ["--host", "127.0.0.1", "--port", str(port), "--isolation", "subprocess"]
     words += ["--node-config", f"socket={json.dumps(str(socket))}"]
     if identity is None:
