@@ -134,6 +134,25 @@ def test_ctrl_c_while_libraries_are_loaded_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_stop_inside_an_exec_keeps_the_exit_code(tmp_path: Path) -> None:
+    """Python would end by SIGINT: it takes an interrupt that left an ``exec`` for unhandled."""
+    (tmp_path / "typer.py").write_text(
+        'exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")'
+    )
+    process = subprocess.run(
+        [sys.executable, "-m", "hofl.cli.main", "methods"],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (process.returncode, process.stderr, process.stdout) == (130, "stopped\n", "")
+
+
 # A library whose import runs a destructor, during which a signal arrives.
 SWALLOWING = """
 import os, sys

@@ -24,6 +24,11 @@ def main() -> None:
 
         Console(stderr=True, soft_wrap=True).print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
+    finally:
+        # CPython notes a KeyboardInterrupt that leaves an ``exec`` of text, such as one inside
+        # ``dataclass``, as unhandled, and ``python -m`` then ends by SIGINT instead of with our
+        # exit code. The next ``exec`` clears the note.
+        exec("")
 
 
 if __name__ == "__main__":
