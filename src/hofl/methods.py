@@ -116,6 +116,17 @@ METHODS: dict[str, Method] = {
         ),
         boundary=all_zeroth_order,
     ),
+    "hiso": Method(
+        summary="HiSo: DeComFL, with directions scaled by a curvature that the server keeps",
+        local=replace(
+            _PURE_ZO,
+            optimizer=SGD(lr=1e-5),
+            directions=Part("curved", (("shared", True),)),
+            local_steps=1,
+            q=5,
+        ),
+        boundary=all_zeroth_order,
+    ),
     "fedzo": Method(
         summary="pure zeroth-order SGD with different directions per client (FedZO style)",
         local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3)),

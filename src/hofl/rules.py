@@ -123,9 +123,16 @@ ESTIMATORS: dict[str, EstimatorTraits] = {
     "central": EstimatorTraits(make="hofl.local.estimators:central_difference"),
     "forward-mode": EstimatorTraits(make="hofl.local.estimators:ForwardMode"),
 }
+
+
+def _if_asked(options: Mapping[str, Any]) -> bool:
+    return options.get("shared") is True
+
+
 DIRECTIONS: dict[str, DirectionTraits] = {
-    "gaussian": DirectionTraits(
-        make="hofl.core.directions:Gaussian", shared=lambda options: options.get("shared") is True
+    "gaussian": DirectionTraits(make="hofl.core.directions:Gaussian", shared=_if_asked),
+    "curved": DirectionTraits(
+        make="hofl.core.directions:Curved", keep="hofl.server.curvature:Curvature", shared=_if_asked
     ),
 }
 

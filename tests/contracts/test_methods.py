@@ -89,6 +89,6 @@ def test_its_options_keep_every_change(name: str) -> None:
         rule = changed.local
         assert (rule.optimizer.lr, rule.optimizer.weight_decay) == (0.3, 0.2)
         assert (rule.local_steps, rule.q, rule.mu, rule.proximal) == (3, 9, 0.1, 0.4)
-        assert rule.directions.spec() == {"name": "gaussian", "shared": True}
+        assert rule.directions == METHODS[name].local.directions.changed({"shared": True})
         assert (rule.estimator.name, changed.aggregation.name) == ("forward-mode", "by-precision")
         assert changed.policy.beta == 0.6

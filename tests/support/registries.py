@@ -17,7 +17,10 @@ Examples = dict[str, list[dict[str, Any]]]
 BOTTOM_EXAMPLES: Examples = {"zeroth-order": [{}], "frozen": [{}], "recompute": [{}]}
 SURROGATE_EXAMPLES: Examples = {"linear": [{}], "end-to-end": [{}], "none": [{}]}
 ESTIMATOR_EXAMPLES: Examples = {"forward": [{}], "central": [{}], "forward-mode": [{}]}
-DIRECTION_EXAMPLES: Examples = {"gaussian": [{}, {"shared": True}]}
+DIRECTION_EXAMPLES: Examples = {
+    "gaussian": [{}, {"shared": True}],
+    "curved": [{}, {"nu": 0.5, "eps": 1e-3, "shared": True}],
+}
 AGGREGATION_EXAMPLES: Examples = {
     "mean": [{}],
     "by-examples": [{}],

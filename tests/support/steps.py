@@ -1,5 +1,6 @@
 """Local steps and rounds by hand: parts of a rule, participations, contributions, and autograd."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from hofl.messages import ClientMetrics, RoundPlan, Upload
 from hofl.models.split import SplitModel
 from hofl.rules import ESTIMATORS, SURROGATES, LocalRule, Part
 from hofl.server.aggregate import aggregation_of
-from hofl.server.state import Contribution, NothingKept, ServerState
+from hofl.server.state import Contribution, NothingKept, ServerState, keeper_of
 from support.models import batch, parts, slot_logits
 
 
@@ -44,18 +45,23 @@ def plan_for(model: SplitModel, boundary: int, rule: LocalRule, **fields: Any) -
     values = {"run": "test", "round": 3, "client": 1, "layout": model.layout.digest}
     values = {**values, "seed": 11, **fields}
     key = DirectionKey(values["seed"], values["round"], values["client"])
-    return RoundPlan(**{"key": key, **values}, boundary=boundary, rule=rule, w=model.w.clone())
+    vectors = keeper_of(rule.directions, model.layout).start()
+    values = {"key": key, "vectors": vectors, "w": model.w.clone(), **values}
+    return RoundPlan(**values, boundary=boundary, rule=rule)
 
 
 def participate(
-    model: SplitModel, plan: RoundPlan, execution: Execution = PLAIN
+    model: SplitModel,
+    plan: RoundPlan,
+    execution: Execution = PLAIN,
+    batches: Callable[[int, int, int], Batch] = lambda client, round_number, step: batch(step),
 ) -> tuple[Upload, Tensor]:
     """Run a client through the wire format; returns the upload and its final parameters."""
     received = RoundPlan.from_bytes(plan.to_bytes())
-    steps = range(plan.rule.local_steps)
-    batches = [parts(batch(step), execution.micro_batch) for step in steps]
+    drawn = [batches(plan.client, plan.round, step) for step in range(plan.rule.local_steps)]
+    steps = [parts(each, execution.micro_batch) for each in drawn]
     local = LocalParts.of(plan.rule, plan.boundary)
-    upload = client_update(model, received, batches, local, execution)
+    upload = client_update(model, received, steps, local, execution)
     return Upload.from_bytes(upload.to_bytes()), model.w.clone()
 
 

@@ -23,6 +23,8 @@ from hofl.core.errors import HoflError
 from hofl.core.layout import Coordinate, Layout
 from hofl.core.randomness import Purpose, philox_words
 
+HESSIAN = "hessian"
+"""Name of the diagonal H [d] that the server keeps for :class:`Curved` directions."""
 TABLE_SHA256 = "b5d193788f8dbaca5f2b783ecc573e6cb85521b702952d959068ad27fa8dd491"
 _UINT16 = np.dtype("<u2")
 
@@ -132,6 +134,35 @@ class Gaussian(Directions):
         if not isinstance(shared, bool):
             raise HoflError(f"shared must be true or false, got {shared!r}.")
         super().__init__(key, layout, vectors)
+
+
+class Curved(Gaussian):
+    """u = H^(-1/2) * normal with the diagonal H that the server keeps: HiSo's directions.
+
+    A step along them moves w by H^-1 times the gradient on average. Square root and division are
+    rounded once, so both sides get the same bits; H = 1 gives those of :class:`Gaussian`.
+    """
+
+    def __init__(
+        self,
+        key: DirectionKey,
+        layout: Layout,
+        vectors: Mapping[str, np.ndarray] | None = None,
+        *,
+        nu: float = 0.05,
+        eps: float = 1e-8,
+        shared: bool = False,
+    ) -> None:
+        """Take nu and eps, too: the server's side needs them (``hofl.server.curvature``)."""
+        super().__init__(key, layout, vectors, shared=shared)
+        given = self.vectors.get(HESSIAN)
+        if given is None or given.shape != (layout.size,) or not (given > 0).all():
+            raise HoflError(f"curved directions need H > 0 [{layout.size}]: the plan has none.")
+
+    def direction(self, step: int, j: int, coordinate: Coordinate) -> np.ndarray:
+        """Return u_j of local step e for one parameter, float32 [size], in new memory."""
+        values = super().direction(step, j, coordinate)
+        return values / np.sqrt(self.vectors[HESSIAN][coordinate.start : coordinate.stop])
 
 
 class _Streams(threading.local):

@@ -29,6 +29,7 @@ from hofl.memory.workload import ITEMS, Cost, Workload
 from hofl.messages import ClientMetrics, RoundPlan, Upload
 from hofl.models.split import BlockInputs, SplitModel
 from hofl.rules import LocalRule
+from hofl.server.state import keeper_of
 
 WEIGHTS, STATE, ACTIVATIONS, LOGITS, TRANSIENT = ITEMS
 
@@ -87,6 +88,7 @@ def placeholder_plan(model: SplitModel, rule: LocalRule, boundary: int) -> Round
         layout=model.layout.digest,
         rule=rule,
         w=torch.zeros(model.layout.size),
+        vectors=keeper_of(rule.directions, model.layout).start(),
     )
 
 

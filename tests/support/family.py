@@ -1,0 +1,110 @@
+"""Rounds of a method by hand, and slow re-statements of the published systems, in plain torch.
+
+A re-statement sees a loss as a function of the flat parameters, and the normal draws; everything
+else is written out from the paper or the authors' code, with no function of the package.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hofl.algorithm import reconstruct, server_round
+from hofl.core.batch import Batch
+from hofl.core.directions import DirectionKey, Gaussian
+from hofl.core.optim import SGD
+from hofl.methods import Method
+from hofl.models.split import SplitModel
+from hofl.server.aggregate import aggregation_of
+from hofl.server.state import Contribution, ServerState, keeper_of
+from support.models import BLOCKS, batch
+from support.steps import loss_of, participate, plan_for, whole_direction
+
+Loss = Callable[[Tensor], float]
+"""Parameters [d] -> loss of one client's batch."""
+Draw = Callable[[int, int], Tensor]
+"""(local step, j) -> normal direction [d]."""
+
+
+def quickly(method: Method, lr: float = 0.05, mu: float = 1e-2, steps: int = 2) -> Method:
+    """The method with SGD of a large step and a large radius: a trajectory far above rounding."""
+    local = replace(method.local, optimizer=SGD(lr=lr), mu=mu, local_steps=steps)
+    return replace(method, local=local)
+
+
+def start_of(method: Method, model: SplitModel) -> ServerState:
+    return ServerState(model.w.clone(), 0, keeper_of(method.local.directions, model.layout).start())
+
+
+def one_round(
+    method: Method, model: SplitModel, state: ServerState, cohort: Sequence[int]
+) -> tuple[ServerState, list[Contribution]]:
+    """A round of these clients through the wire; client i's batch of step e is ``batch_at``."""
+    boundary = int(method.boundary(np.array([2]), BLOCKS)[0])
+    shared, added = method.local.shares_directions, []
+    for client in cohort:
+        plan = plan_for(
+            model,
+            boundary,
+            method.local,
+            round=state.round,
+            client=client,
+            key=key_at(state.round, None if shared else client),
+            w=state.w,
+            vectors=state.vectors,
+            verify=True,
+        )
+        upload, _ = participate(model, plan, batches=batch_at)
+        delta = reconstruct(plan, upload, model.layout)
+        added.append(Contribution(plan, upload, delta, 1 / len(cohort), len(cohort), 1))
+    total = aggregation_of(method.aggregation, model.layout)
+    keeper = keeper_of(method.local.directions, model.layout)
+    return server_round(state, added, total, keeper), added
+
+
+def key_at(round_number: int, client: int | None) -> DirectionKey:
+    """The key of a participation; None is the whole cohort's."""
+    return DirectionKey(17, round_number, 0 if client is None else client + 1)
+
+
+def batch_at(client: int, round_number: int, step: int) -> Batch:
+    return batch(100 * client + 10 * round_number + step)
+
+
+def loss_in(model: SplitModel, client: int, round_number: int, step: int) -> Loss:
+    """The loss of a client's batch by the peft model's own forward pass."""
+
+    def loss(w: Tensor) -> float:
+        model.load(w.float())
+        with torch.no_grad():
+            return loss_of(model, batch_at(client, round_number, step)).double().item()
+
+    return loss
+
+
+def draws(model: SplitModel, key: DirectionKey) -> Draw:
+    """The standard normal draws of a participation, float64 [d]."""
+    plain = Gaussian(key, model.layout)
+    return lambda step, j: whole_direction(plain, step, j).double()
+
+
+def slow_hiso(
+    w: Tensor, hessian: Tensor, losses: list[list[Loss]], u: Draw, lr: float, mu: float, nu: float
+) -> tuple[Tensor, Tensor]:
+    """One round of HiSo with five directions; ``losses`` by client and local step."""
+    q = 5
+    scalars = []
+    for client in losses:
+        x, rows = w.clone(), []
+        for step, loss in enumerate(client):
+            scaled = [u(step, j) / hessian.sqrt() for j in range(q)]
+            rows.append([(loss(x + mu * v) - loss(x)) / mu for v in scaled])
+            x = x - lr * sum(s * v for s, v in zip(rows[-1], scaled, strict=True)) / q
+        scalars.append(rows)
+    mean = torch.tensor(scalars, dtype=torch.float64).mean(0)  # [steps, q]
+    for step, row in enumerate(mean):
+        moved = sum(s * u(step, j) / hessian.sqrt() for j, s in enumerate(row)) / q
+        w = w - lr * moved
+    return w, (1 - nu) * hessian + nu * (moved**2 + 1e-8)
