@@ -1,124 +1,112 @@
 """A run that is killed at any file operation resumes to the same bits and leaves nothing behind.
 
-Python announces every opening, renaming, linking and removing of a file (audit events). A forked
-process ends itself at the n-th of them inside the run's folder, without any clean-up, as a kill
-does. Default: a sample of the points; all of them with ``-m network``.
+Of `hofl run` and of `hofl server`, whose devices are workers in this process, and of their resumes.
 """
 
 import os
-import sys
-from collections.abc import Callable
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hofl
+import hofl.deploy.server
+from hofl.deploy.engine import NetworkEngine
+from hofl.deploy.processes import free_port
+from hofl.deploy.server import server_launcher
+from hofl.deploy.transport import Endpoint
+from hofl.experiment.launch import LOCAL, Launcher
 from hofl.experiment.runs import RunDirectory
+from support.flower_workers import device
+from support.in_process import IN_PROCESS, NAME
+from support.kill_points import KillPoints, kill_at, kill_points
 from support.runs import adapter_bytes, quick
 
-KILLED = 9
-EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
-EVENTS |= {"os.listdir", "os.scandir", "os.chmod", "fcntl.flock"}
-SAMPLED = 8
-
-
-def forked(work: Callable[[], None], folder: Path, at: int) -> int:
-    """Do the work in a child that ends at the n-th file operation in a folder.
-
-    Returns:
-        How many operations there were before its end; with ``at`` 0 in all.
-    """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        count, inside = 0, str(folder)
-
-        def watch(event: str, arguments: tuple) -> None:
-            nonlocal count
-            if event not in EVENTS:
-                return
-            named = any(str(word).startswith(inside) for word in arguments)
-            if named or event == "fcntl.flock":
-                count += 1
-                if count == at:
-                    os.write(writer, str(count).encode())
-                    os._exit(KILLED)
-
-        sys.addaudithook(watch)
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os.write(writer, str(count).encode())
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        count = int(pipe.read())
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code == (KILLED if at else 0)
-    return count
+ROUNDS = 2
+BOUNDARIES = [1, 2, 3]
 
 
 class Killed:
-    """A small run, what it ends in, and how many operations it takes."""
+    """A small run, what it ends in, and the states in which a kill can leave it."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
-        self.folder = folder
-        self.config = quick(model, rounds=3, method={"local_steps": 1}, server={"keep": 2})
-        whole = folder / "whole"
-        self.bits = adapter_bytes(hofl.run(self.config, whole).path)
+    def __init__(self, folder: Path, model: Path, launcher: Launcher[Any]) -> None:
+        self.config = quick(
+            model,
+            rounds=ROUNDS,
+            fleet={"clients": 3, "cohort": 2, "boundaries": BOUNDARIES},
+            method={"local_steps": 1},
+            evaluation={"batch_size": 100, "curve_examples": 10},
+            server={"keep": 1},
+        )
+        # Nothing is built twice: building touches no file of the run.
+        experiment = launcher.build(self.config)
+        self.launcher = replace(launcher, build=lambda _config: experiment)
+        self.folder, whole = folder, folder / "whole"
+        self.start(whole)
+        self.bits = adapter_bytes(whole)
         self.names = {str(path.relative_to(whole)) for path in whole.rglob("*")}
-        self.points = forked(lambda: self.work(folder / "counted"), folder / "counted", 0)
 
-    def work(self, run: Path) -> None:
+    def start(self, run: Path) -> None:
         """What a service does when it starts: a new run, or the resume of the one there."""
         if (run / "config.toml").is_file():
-            hofl.resume(run)
+            hofl.resume(run, launcher=self.launcher)
         else:
-            hofl.run(self.config, run)
+            hofl.run(self.config, run, launcher=self.launcher)
+
+    def points(self, name: str, killed: Path | None = None) -> KillPoints:
+        """Of a run, or of the resume of a killed one."""
+        run = self.folder / name
+        if killed is not None:
+            shutil.copytree(killed, run)
+        return kill_points(partial(self.start, run), run, self.folder / f"{name}-states")
 
     def check(self, run: Path) -> None:
-        self.work(run)
+        self.start(run)
         assert adapter_bytes(run) == self.bits
         assert {str(path.relative_to(run)) for path in run.rglob("*")} == self.names
-        assert [row.round for row in RunDirectory(run).metrics()] == [0, 1, 2, 3]
+        assert [row.round for row in RunDirectory(run).metrics()] == [*range(ROUNDS + 1)]
 
 
-@pytest.fixture(scope="module")
-def killed(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    return Killed(tmp_path_factory.mktemp("killed"), tiny_folder)
+@pytest.fixture(scope="module", params=["run", "server"])
+def killed(
+    request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Killed]:
+    folder = tmp_path_factory.mktemp("killed")
+    if request.param == "run":
+        yield Killed(folder, tiny_folder, LOCAL)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        # The answers are there at once.
+        patch.setattr(hofl.deploy.server, "NetworkEngine", partial(NetworkEngine, pause=0.0))
+        workers = {n: device(folder, n, boundary) for n, boundary in enumerate(BOUNDARIES)}
+        patch.setattr(IN_PROCESS, "workers", workers)
+        endpoint = Endpoint(address=f"127.0.0.1:{free_port()}", transport=NAME)
+        yield Killed(folder, tiny_folder, server_launcher(endpoint))
 
 
-def kill_at(killed: Killed, points: range) -> None:
-    for point in points:
-        run = killed.folder / f"run-{point}"
-        forked(lambda run=run: killed.work(run), run, point)
+def test_killed_at_any_file_operation_of_a_run_and_of_a_resume(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_run = killed.points("counted")
+    early = next(state for state in of_run.states if list(state.glob("checkpoint/*.safetensors")))
+    of_resume = killed.points("resumed", early)
+    assert of_run.count > 75
+    assert of_resume.count > 40
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # a power cut is not what is shown here
+    for state in (*of_run.states, *of_resume.states):
+        killed.check(state)
+
+
+def test_a_killed_process_leaves_the_state_that_was_copied(killed: Killed) -> None:
+    """The oracle of the sweep: real processes that end at a point."""
+    points = killed.points("again")
+    for state in [state for state in points.states if state.name.isdecimal()][1::12]:
+        run = killed.folder / f"killed-{state.name}"
+        kill_at(partial(killed.start, run), run, int(state.name))
+        names = [str(path.relative_to(run)) for path in sorted(run.rglob("*"))]
+        assert names == [str(path.relative_to(state)) for path in sorted(state.rglob("*"))]
         killed.check(run)
-
-
-def kill_twice(killed: Killed, first: int, points: range) -> None:
-    """Kill a run, then its resume: a resume has its own file operations."""
-    for point in points:
-        run = killed.folder / f"resumed-{first}-{point}"
-        forked(lambda run=run: killed.work(run), run, first)
-        forked(lambda run=run: killed.work(run), run, point)
-        killed.check(run)
-
-
-def test_a_sample_of_the_points(killed: Killed) -> None:
-    assert killed.points > 75
-    kill_at(killed, range(1, killed.points, -(-killed.points // SAMPLED)))
-
-
-def test_a_sample_of_the_points_of_a_resume(killed: Killed) -> None:
-    middle = killed.points // 2
-    kill_twice(killed, middle, range(2, killed.points - middle, 16))
-
-
-@pytest.mark.network
-def test_every_point_of_a_run_and_of_a_resume(killed: Killed, tmp_path: Path) -> None:
-    early = killed.points // 3
-    assert 2 * killed.points - early >= 150
-    kill_at(killed, range(1, killed.points + 1))
-    kill_twice(killed, early, range(1, killed.points - early))

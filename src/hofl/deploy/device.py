@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from typing import Self
 from hofl.core.errors import HoflError
 from hofl.core.sizes import AUTO, parse_bytes
 from hofl.deploy.keys import Identity
+from hofl.deploy.link import private_folder
 from hofl.deploy.processes import (
     Backoff,
     Child,
@@ -146,12 +146,11 @@ class Enrolment:
     def take_part(self, stop: "_StopFlag") -> None:
         """Run the worker and the node until SIGTERM or Ctrl-C; leave no process behind."""
         transport = find_transport(self.transport)
-        # Unix sockets have short names: a private folder in the system's temporary one.
         with (
             transport.node(self.server, self.identity, self.home) as node,
-            tempfile.TemporaryDirectory(prefix="hofl-") as private,
+            private_folder() as private,
         ):
-            children = self._children(node, Path(private) / "worker")
+            children = self._children(node, private / "worker")
             watch = self._watch()
             try:
                 _keep_running(children, stop, watch)

@@ -5,9 +5,15 @@ live longer (the loop of rounds, a device's model) waits behind a socket, and th
 pass bytes on.
 """
 
+import fcntl
 import json
+import os
+import shutil
 import socket
 import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +22,7 @@ from hofl.core.errors import HoflError
 Header = dict[str, Any]
 _SIZES = struct.Struct("<IQ")  # length of the header, length of the payload
 LONGEST_HEADER = 1 << 24
+_PRIVATE = "hofl-link-"
 
 
 class LinkLost(ConnectionError):
@@ -24,6 +31,56 @@ class LinkLost(ConnectionError):
 
 class Disclosable(HoflError):
     """An error that a private device may report: its text says nothing of the device's data."""
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Yield a new folder for sockets, and remove it; also those that killed processes left.
+
+    Unix sockets have short names, so it is in the system's temporary folder. Whoever uses a folder
+    holds its lock: one that nobody holds was left behind.
+    """
+    for left in Path(tempfile.gettempdir()).glob(_PRIVATE + "*"):
+        lock = _lock(left)
+        if lock is not None:
+            _remove(left, lock)
+    folder, lock = _new_folder()
+    try:
+        yield folder
+    finally:
+        _remove(folder, lock)
+
+
+def _new_folder() -> tuple[Path, int]:
+    """Make a folder and lock it; in between, another start may take it for a leftover."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PRIVATE))
+        lock = _lock(folder)
+        if lock is not None and folder.exists():
+            return folder, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Return a handle that locks a folder of this user; None if it is gone or in use."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(handle).st_uid == os.geteuid():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+    except BlockingIOError:
+        pass
+    os.close(handle)
+    return None
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 def listen(path: Path) -> socket.socket:

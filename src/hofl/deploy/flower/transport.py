@@ -1,7 +1,6 @@
 """Flower as a transport: the server's end asks a Flower app, a device's end is Flower's node."""
 
 import logging
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from hofl.deploy.flower import commands
 from hofl.deploy.flower.superlink import Bridge, SuperLink
 from hofl.deploy.gateway import Gateway, GatewayProcess, nginx
 from hofl.deploy.keys import Identity, ServerFiles
-from hofl.deploy.link import Header
+from hofl.deploy.link import Header, private_folder
 from hofl.deploy.processes import free_port, split_address, undisturbed
 from hofl.deploy.relay import Relay
 from hofl.deploy.transport import Endpoint, Kind, Node, Notice, Reply, Sent, Undelivered
@@ -79,9 +78,8 @@ class FlowerTransport:
     def hub(self, folder: Path, endpoint: Endpoint, notice: Notice) -> Iterator[FlowerHub]:
         """Run Flower's SuperLink, behind a gateway where there are certificates."""
         link = _superlink(folder, endpoint, notice)
-        # Unix sockets have short names: a private folder in the system's temporary one.
-        with tempfile.TemporaryDirectory(prefix="hofl-") as private:
-            bridge = Bridge(Path(private) / "loop", link.keep_running)
+        with private_folder() as private:
+            bridge = Bridge(private / "loop", link.keep_running)
             try:
                 yield FlowerHub(link, bridge)
             finally:
