@@ -21,6 +21,7 @@ LAYERS = [
     ("engines",),
     ("experiment",),
     ("choosing", "report", "deploy"),
+    ("comparing",),
     ("cli",),
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hofl.core.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
+    from hofl.comparing.schedule import compare
     from hofl.core.errors import HoflError, UploadRefused
     from hofl.experiment.check import check
     from hofl.experiment.config import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from hofl.models.loading import load_model
 
 _HOMES = {
+    "hofl.comparing.schedule": ("compare",),
     "hofl.experiment.launch": ("Result", "resume", "run"),
     "hofl.core.errors": ("HoflError", "UploadRefused"),
     "hofl.experiment.check": ("check",),
@@ -81,6 +83,7 @@ __all__ = [
     "UploadRefused",
     "__version__",
     "check",
+    "compare",
     "config_of",
     "load_model",
     "method",

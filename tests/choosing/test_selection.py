@@ -122,5 +122,5 @@ def test_rungs_double_and_end_at_the_given_length() -> None:
 def test_bad_losses_are_refused() -> None:
     with pytest.raises(HoflError, match=r"not finite: lower method\.optimizer\.lr"):
         difference(np.array([[1.0, np.nan]]), np.zeros((1, 2)))
-    with pytest.raises(HoflError, match="at least two paired losses"):
+    with pytest.raises(HoflError, match="at least two paired values"):
         difference(np.zeros((1, 1)), np.zeros((1, 1)))

@@ -19,6 +19,7 @@ COMMANDS = {
     "repair",
     "certs",
     "check",
+    "compare",
     "curve",
     "data",
     "demo",

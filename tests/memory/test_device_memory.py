@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from hofl.memory.device import left_in_group
+from hofl.core.process import left_in_group
 
 MIB = 2**20
 

@@ -1,18 +1,7 @@
 """Which beta? Paired comparisons of candidates, and the smaller one when they are inconclusive.
 
-Candidates are compared by the held-out loss of every client after trainings of several seeds:
-d_si = first loss - second loss in training s at client i. Clients are paired (the same client
-under both), trainings too (a seed draws the same minibatches and directions). Both are sources of
-chance: all clients of one training share its luck, and more clients do not average it out. With
-the mean squares MS_S between trainings and MS_N between clients of the two-way table, the variance
-of the mean difference is estimated by
-
-    (MS_S + MS_N) / (S N) >= (MS_S + MS_N - MS_error) / (S N),
-
-the right-hand side being unbiased for clients and trainings drawn at random: the left one counts
-the residual twice, is never negative, and errs to the side of "inconclusive". The statistic is
-compared with Student's t at Satterthwaite's degrees of freedom. A single training has no MS_S: the
-test is then the paired t-test over clients, and the training's luck is not in it.
+Candidates are compared by the held-out loss of every client after trainings of several seeds, both
+of them paired (``hofl.core.paired``).
 """
 
 import math
@@ -23,44 +12,7 @@ from typing import Any
 import numpy as np
 
 from hofl.core.errors import HoflError
-from hofl.core.tails import upper_t
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A mean paired difference of losses, its standard error, and how sure it is to be positive.
-
-    Args:
-        mean: mean over trainings and clients.
-        error: standard error of the mean.
-        p_value: one-sided, for "the true difference is not positive".
-    """
-
-    mean: float
-    error: float
-    p_value: float
-
-
-def difference(first: np.ndarray, second: np.ndarray) -> Difference:
-    """Estimate how much larger the losses ``first`` [S, N] are than ``second`` [S, N]."""
-    d = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    if d.ndim != 2 or d.size < 2:
-        raise HoflError(f"at least two paired losses are needed, got shape {d.shape}.")
-    if not np.isfinite(d).all():
-        raise HoflError("a held-out loss is not finite: lower method.optimizer.lr.")
-    seeds, clients = d.shape
-    mean = float(d.mean())
-    squares, freedom = [], []
-    for others, axis in ((clients, 1), (seeds, 0)):
-        means = d.mean(axis=axis)
-        if len(means) > 1:
-            squares.append(others * float(means.var(ddof=1)))
-            freedom.append(len(means) - 1)
-    error = math.sqrt(sum(squares) / d.size)
-    if error <= 1e-12 * abs(mean) or error == 0:  # every pair says the same
-        return Difference(mean, error, 0.0 if mean > 0 else 1.0)
-    spread = sum(s**2 / f for s, f in zip(squares, freedom, strict=True))
-    return Difference(mean, error, upper_t(mean / error, sum(squares) ** 2 / spread))
+from hofl.core.paired import Difference, difference
 
 
 @dataclass(frozen=True)
@@ -81,7 +33,7 @@ class Standing:
 
     def summary(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**vars(self), "behind": vars(self.behind)}
+        return {**vars(self), "behind": self.behind.summary()}
 
 
 def standings(losses: Mapping[float, np.ndarray], level: float) -> list[Standing]:

@@ -24,6 +24,7 @@ COMMANDS: Table = {
         "demo": ("run", "Compare three methods on a real model, in a few minutes."),
         "check": ("check", "Check a configuration and estimate how long it will take."),
         "run": ("run", "Run an experiment, or resume one."),
+        "compare": ("compare", "Compare methods over seeds and a grid, in one table."),
         "repair": ("repair", "Bring a damaged run back to work."),
         "audit": ("audit", "Check a run's audit log and print its story."),
         "curve": ("curve", "Show scores and training losses of runs, round by round."),

@@ -8,11 +8,14 @@ from rich.console import Console
 
 import hofl
 from hofl.cli import interrupts
-from hofl.cli.display import RunDisplay, say, show_result, summary_table
+from hofl.cli.display import RunDisplay, say, show_result
 from hofl.cli.options import Changes, FromRound, OptionalSource
+from hofl.cli.tables import show_table
 from hofl.core.errors import HoflError
 from hofl.experiment.records import RunSummary
 from hofl.experiment.runs import RunDirectory
+from hofl.report.cells import read_cells
+from hofl.report.rows import table_of
 
 if TYPE_CHECKING:
     from hofl.experiment.config import ExperimentConfig
@@ -71,7 +74,7 @@ def demo(
         else:
             config = hofl.read_config("demo", [f"method.name={name}"])
             summaries.append(run_shown(console, config, folder))
-    console.print(summary_table(summaries))
+    show_table(console, table_of(read_cells([out / name for name in METHODS])))
     say(console, f"adapter: {out / METHODS[0] / summaries[0].adapter}")
 
 

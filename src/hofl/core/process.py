@@ -4,10 +4,14 @@ import ctypes
 import os
 import re
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+_CGROUP = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -30,9 +34,7 @@ def use_threads(threads: int, workers: int = 1) -> None:
     """Give this process ``threads`` threads; 0 is an equal share of the cores among workers."""
     import torch  # not at the top: callers of the other functions need not load it
 
-    available = getattr(os, "sched_getaffinity", None)
-    cores = len(available(0)) if available else os.cpu_count() or 1
-    torch.set_num_threads(threads or max(1, cores // workers))
+    torch.set_num_threads(threads or max(1, usable_cores() // workers))
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,55 @@ def kibibytes(path: Path, field: str) -> int | None:
     except OSError:
         return None
     return None if match is None else int(match[1]) * 1024
+
+
+def memory_left() -> Iterator[int]:
+    """Yield what the system and the control groups leave in bytes; nothing where it is unknown."""
+    available = kibibytes(Path("/proc/meminfo"), "MemAvailable")
+    if available is not None:
+        yield available
+    yield from _control_groups()
+
+
+def _control_groups() -> Iterator[int]:
+    """Yield what this process's group and those around it leave; a service has its own group."""
+    try:
+        match = re.search(r"^0::/(.+)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    names = match[1].split("/") if match else []
+    for depth in range(len(names) + 1):
+        yield from left_in_group(_CGROUP.joinpath(*names[:depth]))
+
+
+def left_in_group(group: Path) -> Iterator[int]:
+    """Yield what a control group (version 2) leaves, cached files being reclaimable."""
+    try:
+        most = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+        stat = (group / "memory.stat").read_text()
+    except (OSError, ValueError):
+        return
+    cached = re.findall(r"^(?:active|inactive)_file (\d+)$", stat, re.MULTILINE)
+    if most.isdigit():
+        yield int(most) - used + sum(map(int, cached))
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    available = getattr(os, "sched_getaffinity", None)
+    return len(available(0)) if available else os.cpu_count() or 1
+
+
+def end_with(parent: int) -> None:
+    """Watch the process that started this one, and exit when it was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def cache_dir() -> Path:

@@ -47,6 +47,20 @@ def upper_t(t: float, freedom: float) -> float:
     return tail if t >= 0 else 1 - tail
 
 
+def t_quantile(tail: float, freedom: float) -> float:
+    """Return t with P(T > t) = ``tail`` of at most one half, by bisection: upper_t is decreasing.
+
+    >>> round(t_quantile(0.025, 2), 4)
+    4.3027
+    """
+    low, high = 0.0, 1.0
+    while upper_t(high, freedom) > tail:
+        high *= 2
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if upper_t(middle, freedom) > tail else (low, middle)
+    return middle
+
+
 def _incomplete_beta(a: float, b: float, x: float) -> float:
     """Return I_x(a, b) by Lentz's fraction, on the side of the mean where it converges."""
     if x <= 0 or x >= 1:

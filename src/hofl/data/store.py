@@ -5,6 +5,7 @@ a client's share of the data is a list of row numbers.
 """
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,6 +62,16 @@ class StoredExamples(Sequence[Example]):
             golds=tuple(batch["golds"][row].as_py()),
         )
 
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield (fields by name, label, options, golds) of every example, a column at a time."""
+        fields = sorted(self._fields.items())
+        for batch in self._batches:
+            columns = [batch[name].to_pylist() for _, name in fields]
+            named = ([(f, text) for (f, _), text in zip(fields, texts, strict=True)]
+                     for texts in zip(*columns, strict=True))  # fmt: skip
+            rest = (batch[name].to_pylist() for name in ("label", "options", "golds"))
+            yield from zip(named, *rest, strict=True)
+
     @cached_property
     def labels(self) -> np.ndarray:
         """Return every example's label, [n], without building the examples."""
@@ -101,6 +112,18 @@ def labels_of(examples: Sequence[Example]) -> np.ndarray:
     if isinstance(examples, StoredExamples):
         return examples.labels
     return np.array([example.label for example in examples], dtype=np.int64)
+
+
+def digest_of(examples: Sequence[Example]) -> str:
+    """Return SHA-256 of the examples in their order, however they are stored."""
+    if isinstance(examples, StoredExamples):
+        rows = examples.rows()
+    else:
+        rows = ((sorted(e.fields.items()), e.label, e.options, e.golds) for e in examples)
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row).encode())
+    return digest.hexdigest()
 
 
 def characters_of(examples: Sequence[Example]) -> np.ndarray:

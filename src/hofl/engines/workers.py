@@ -7,8 +7,6 @@ same bits for any number of workers (at equal threads per worker).
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from hofl.core.errors import HoflError
+from hofl.core.process import end_with
 from hofl.engines.base import Dispatch, Failure, attempt
 from hofl.engines.client import LocalClient
 
@@ -81,7 +80,7 @@ def _start(make_client: MakeClient, counter: Any, parent: int) -> None:
     """Set up one worker process with its own client."""
     global _client
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(parent)  # nobody would read the answers
     with counter.get_lock():
         rank = counter.value
         counter.value += 1
@@ -91,10 +90,3 @@ def _start(make_client: MakeClient, counter: Any, parent: int) -> None:
 def _answer(message: bytes) -> bytes | Failure:
     assert _client is not None
     return attempt(partial(_client.answer, message))
-
-
-def _end_with(parent: int) -> None:
-    """Exit when the parent was killed: no process reads the answers."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)

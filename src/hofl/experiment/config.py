@@ -244,7 +244,11 @@ def read_config(source: str, overrides: list[str] | None = None) -> ExperimentCo
     values = with_tables(load_values(source))
     for item in sorted(overrides or [], key=lambda item: not names_part(item)):
         override(values, item)  # a part's name first: it replaces the part with its options
-    config = parse_config(values)
+    return checked_method(parse_config(values))
+
+
+def checked_method(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the configuration, or refuse one whose method cannot be made."""
     chosen = config.method.options()
     policy = chosen.get("policy")
     if not (isinstance(policy, dict) and "statistics" in policy):  # else that file has its options

@@ -210,9 +210,17 @@ def _created(config: ExperimentConfig, path: Path, launcher: Launcher[E]) -> tup
     """Build and check everything, then write the run's folder."""
     experiment = launcher.build(config)
     directory = RunDirectory.create(
-        path, experiment.config, experiment.secret, experiment.memory_plan
+        path, experiment.config, experiment.secret, experiment.memory_plan, _data(experiment)
     )
     return experiment, directory
+
+
+def _data(experiment: "Experiment") -> dict[str, str]:
+    """Return the digest of every set of examples that this process has."""
+    from hofl.data.store import digest_of
+
+    sets = {"train": getattr(experiment, "train", None), "test": experiment.test}
+    return {name: digest_of(s.examples) for name, s in sets.items() if s is not None}
 
 
 def _reopened(directory: RunDirectory, launcher: Launcher[E]) -> E:

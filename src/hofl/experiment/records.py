@@ -159,6 +159,7 @@ class RunSummary:
         peak_bytes, peak_by_boundary: largest measured peak of a client; None and empty without one.
         zo_snr: median over the rounds that measured it.
         trainable: d, number of trained parameters.
+        blocks: L, blocks of the model; 0 where an earlier version did not say.
         adapter: name of the adapter's folder in the run.
         adapter_sha256: digest of each of its files.
         audit: realised against expected participations.
@@ -180,6 +181,7 @@ class RunSummary:
     seconds: float = 0.0
     eval_seconds: float = 0.0
     trainable: int = 0
+    blocks: int = 0
     audit: dict[str, Any] = field(default_factory=dict)
     adapter: str = "adapter"
     adapter_sha256: dict[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The run directory: the contract between run, resume, report and tests. Reading needs no torch.
 
 RUN/config.toml        the complete resolved configuration; paths are relative to RUN
-RUN/environment.json   versions, machine, git commit
+RUN/environment.json   versions, machine, git commit, digests of the data
 RUN/plan.json          where boundaries were chosen for memory budgets: the costs they come from
 RUN/secret.key         the run's secret (hofl.core.secret), a second copy in checkpoint/
 RUN/metrics.jsonl      one object per round; round 0 is the start (hofl.experiment.metrics)
@@ -58,6 +58,7 @@ class RunDirectory:
         config: "ExperimentConfig",
         secret: RunSecret,
         plan: Mapping[str, Any] | None = None,
+        data: Mapping[str, str] | None = None,
     ) -> "RunDirectory":
         """Start a new run; an existing one is never overwritten.
 
@@ -66,6 +67,7 @@ class RunDirectory:
             config: complete and resolved.
             secret: from which its keys are derived.
             plan: how the boundaries were chosen, where they were.
+            data: digests of the examples, by set.
         """
         check_new(path, f"hofl run --resume {path}")
         path.mkdir(parents=True, exist_ok=True)
@@ -74,8 +76,9 @@ class RunDirectory:
 
         from hofl.experiment.changes import portable
 
+        facts = {**environment(), "data": dict(data or {})}
         text = tomli_w.dumps(portable(plain_values(config), path))
-        write_whole(path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        write_whole(path / "environment.json", json.dumps(facts, indent=2) + "\n")
         if plan:
             write_whole(path / "plan.json", json.dumps(plan, indent=2) + "\n")
         run.keep_secret(secret)

@@ -217,6 +217,7 @@ def summarise(experiment: "Experiment", records: Sequence[RoundRecord]) -> RunSu
         seconds=round(sum(record.seconds for record in trained), 3),
         eval_seconds=round(sum(record.eval_seconds or 0.0 for record in records), 3),
         trainable=experiment.layout.size,
+        blocks=experiment.layout.num_blocks,
         audit=audit(drawn_shares(experiment, trained)).summary(),
         wire=on_the_wire(trained),
         epsilon={} if ledger is None else ledger.summary(),

@@ -1,16 +1,14 @@
 """A device and its memory: what is free now, and the boundary that a device chooses by it."""
 
-import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from hofl.core.errors import HoflError
-from hofl.core.process import footprint, footprint_before_models, kibibytes
+from hofl.core.process import footprint, footprint_before_models, memory_left
 from hofl.core.sizes import AUTO, parse_bytes
 from hofl.local.site import PLAIN, Execution
 from hofl.memory.plan import MemoryPlan
@@ -21,7 +19,6 @@ FREE = "free"
 GROWTH = 1.25
 """A choice that still fits is kept until the budget has grown by this factor: free memory changes
 from second to second, and the server has to plan again for every new boundary."""
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -90,40 +87,10 @@ def usable_bytes(device: torch.device | None = None) -> int:
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     before = footprint_before_models()
     held = max(footprint().anonymous - before.anonymous, 0)
-    limits = [left + held for left in (*_system(), *_control_groups())]
+    limits = [left + held for left in memory_left()]
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
     if most != resource.RLIM_INFINITY and before.address_space:
         limits.append(most - before.address_space)
     if not limits:
         raise HoflError("free memory cannot be read on this system: give an amount such as 4GiB.")
     return max(min(limits), 1)
-
-
-def _system() -> Iterator[int]:
-    available = kibibytes(Path("/proc/meminfo"), "MemAvailable")
-    if available is not None:
-        yield available
-
-
-def _control_groups() -> Iterator[int]:
-    """Yield what this process's group and those around it leave; a service has its own group."""
-    try:
-        match = re.search(r"^0::/(.+)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    except OSError:
-        match = None
-    names = match[1].split("/") if match else []
-    for depth in range(len(names) + 1):
-        yield from left_in_group(_CGROUP.joinpath(*names[:depth]))
-
-
-def left_in_group(group: Path) -> Iterator[int]:
-    """Yield what a control group (version 2) leaves, cached files being reclaimable."""
-    try:
-        most = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-        stat = (group / "memory.stat").read_text()
-    except (OSError, ValueError):
-        return
-    cached = re.findall(r"^(?:active|inactive)_file (\d+)$", stat, re.MULTILINE)
-    if most.isdigit():
-        yield int(most) - used + sum(map(int, cached))
