@@ -17,7 +17,7 @@ LAYERS = [
     ("data", "models", "messages"),
     ("evaluation", "methods", "local", "server"),
     ("algorithm",),
-    ("memory",),
+    ("catchup", "memory"),
     ("engines",),
     ("experiment",),
     ("choosing", "report", "deploy"),

@@ -20,6 +20,7 @@ from hofl.local.site import PLAIN, Execution, Site
 from hofl.local.step import LocalParts, hybrid_gradients
 from hofl.messages import WITHHELD, ClientMetrics, RoundPlan, Upload, bottom_hash
 from hofl.server.aggregate import Aggregation
+from hofl.server.replay import replay
 from hofl.server.state import Contribution, Keeper, ServerState
 
 if TYPE_CHECKING:  # the server side never imports the model
@@ -110,19 +111,3 @@ def reconstruct(plan: RoundPlan, upload: Upload, layout: Layout) -> Tensor:
     if not torch.isfinite(plan.w + delta).all():
         raise UploadRefused("the rebuilt parameters are not finite")
     return delta
-
-
-def replay(plan: RoundPlan, scalars: Tensor, layout: Layout) -> Tensor:
-    """Return the client's final bottom segment w_ZO^E [d_ZO], from its scalars [E, q] alone.
-
-    Replays every step of the client's optimizer: AdamW is not linear in its gradients, so the
-    scalars cannot simply be summed as in Eq. (9).
-    """
-    rule, cut, directions = plan.rule, layout.cut(plan.boundary), plan.directions(layout)
-    w_0, w = plan.w[:cut], plan.w[:cut].clone()
-    g, state = torch.empty(cut), rule.optimizer.init(w)
-    for e, s in enumerate(scalars):
-        directions.combine(s.numpy(), e, plan.boundary, out=g.numpy())
-        add_proximal(g, w, w_0, rule.proximal)
-        rule.optimizer.step(w, g, state)
-    return w

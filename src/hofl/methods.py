@@ -107,7 +107,7 @@ METHODS: dict[str, Method] = {
         boundary=all_zeroth_order,
     ),
     "decomfl-sgd": Method(
-        summary="DeComFL as published: SGD, and directions shared by the whole cohort",
+        summary="DeComFL as published: SGD, shared directions, catch-up from mean scalars",
         local=replace(
             _PURE_ZO,
             optimizer=SGD(lr=1e-3),
@@ -115,6 +115,7 @@ METHODS: dict[str, Method] = {
             q=5,
         ),
         boundary=all_zeroth_order,
+        aggregation=Part("mean-of-scalars"),
     ),
     "hiso": Method(
         summary="HiSo: DeComFL, with directions scaled by a curvature that the server keeps",
@@ -126,14 +127,21 @@ METHODS: dict[str, Method] = {
             q=5,
         ),
         boundary=all_zeroth_order,
+        aggregation=Part("mean-of-scalars"),
     ),
     "fedzo": Method(
-        summary="pure zeroth-order SGD with different directions per client (FedZO style)",
-        local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3)),
+        summary="FedZO: 20 directions on the unit sphere per step; uploads the whole difference",
+        local=replace(
+            _PURE_ZO,
+            optimizer=SGD(lr=1e-3),
+            bottom=Part("zeroth-order-vector"),
+            directions=Part("sphere"),
+            q=20,
+        ),
         boundary=all_zeroth_order,
     ),
     "mezo": Method(
-        summary="pure zeroth-order SGD, central difference, one direction (MeZO style)",
+        summary="MeZO: central difference, one direction, SGD; with one client the original",
         local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3), estimator=Part("central"), q=1, mu=1e-2),
         boundary=all_zeroth_order,
     ),

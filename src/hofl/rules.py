@@ -14,18 +14,15 @@ True
 >>> del BOTTOM_RULES["mine"]
 """
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from pkgutil import resolve_name
 from typing import Any, Self
 
 from hofl.core.errors import HoflError
 from hofl.core.optim import LARGEST, Optimizer, optimizer_from, optimizer_spec
-
-Maker = str | Callable[..., Any]
-"""What makes a part: a callable, or ``module:name`` of one."""
+from hofl.core.parts import Maker as Maker
+from hofl.core.parts import Part as Part
 
 LARGEST_RADIUS = 1.0
 """Weights are of the order 0.01 to 1: a larger step does not measure a derivative."""
@@ -49,6 +46,7 @@ class BottomTraits:
             boundary to L.
         needs_delta: the surrogate must give the loss gradient at the boundary.
         needs_backward: runs blocks below the boundary backward.
+        probes: runs the bottom along q directions, whatever it sends.
     """
 
     make: Maker
@@ -58,6 +56,7 @@ class BottomTraits:
     may_raise_boundary: bool = False
     needs_delta: bool = False
     needs_backward: bool = False
+    probes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +102,12 @@ BOTTOM_RULES: dict[str, BottomTraits] = {
     "zeroth-order": BottomTraits(
         make="hofl.local.bottom:ZerothOrder", sends_scalars=True, may_raise_boundary=True
     ),
+    "zeroth-order-vector": BottomTraits(
+        make="hofl.local.bottom:SentWhole",
+        sends_difference=True,
+        may_raise_boundary=True,
+        probes=True,
+    ),
     "frozen": BottomTraits(make="hofl.local.bottom:Frozen"),
     "recompute": BottomTraits(
         make="hofl.local.bottom:Recompute",
@@ -131,62 +136,15 @@ def _if_asked(options: Mapping[str, Any]) -> bool:
 
 DIRECTIONS: dict[str, DirectionTraits] = {
     "gaussian": DirectionTraits(make="hofl.core.directions:Gaussian", shared=_if_asked),
+    "sphere": DirectionTraits(make="hofl.core.directions:Sphere"),
     "curved": DirectionTraits(
         make="hofl.core.directions:Curved", keep="hofl.server.curvature:Curvature", shared=_if_asked
     ),
 }
 
 
-@dataclass(frozen=True)
-class Part:
-    """An entry of a table by name, with the options it is made with.
-
-    >>> Part.of({"name": "gaussian", "shared": True}).spec()
-    {'name': 'gaussian', 'shared': True}
-    """
-
-    name: str
-    options: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def of(cls, spec: "Part | str | Mapping[str, Any]") -> "Part":
-        """Make a part from the plain values of a plan or a configuration."""
-        if isinstance(spec, Part):
-            return spec
-        if isinstance(spec, str):
-            return cls(spec)
-        if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
-            raise HoflError(f"a part is a name or a table with a name, got {spec!r:.80}.")
-        return cls(spec["name"], tuple(sorted((k, v) for k, v in spec.items() if k != "name")))
-
-    def spec(self) -> str | dict[str, Any]:
-        """Return plain values from which :meth:`of` makes the same part."""
-        return {"name": self.name, **dict(self.options)} if self.options else self.name
-
-    def changed(self, change: "Part | str | Mapping[str, Any]") -> "Part":
-        """Return the changed part; a change with a name replaces the part and all its options.
-
-        >>> Part.of({"name": "gaussian", "shared": True}).changed({"shared": False}).spec()
-        {'name': 'gaussian', 'shared': False}
-        """
-        if isinstance(change, Mapping) and "name" not in change:
-            change = {"name": self.name, **dict(self.options), **change}
-        return Part.of(change)
-
-    def made_by(self, make: Maker, *inputs: Any) -> Any:
-        """Call a maker with these inputs and the part's options; refuse unknown options."""
-        function = resolve_name(make) if isinstance(make, str) else make
-        parameters = list(inspect.signature(function).parameters.values())[len(inputs) :]
-        known = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        for name, _ in self.options:
-            if name not in known and len(known) == len(parameters):
-                takes = ", ".join(known) or "none"
-                raise HoflError(f"{self.name!r} has no option {name!r:.80}: it takes {takes}.")
-        missing = [p.name for p in parameters if p.name in known and p.default is p.empty]
-        missing = [name for name in missing if name not in dict(self.options)]
-        if missing:
-            raise HoflError(f"{self.name!r} needs the option {missing[0]!r}.")
-        return function(*inputs, **dict(self.options))
+_ZEROTH_ORDER, _LINEAR = Part("zeroth-order"), Part("linear")
+_FORWARD, _GAUSSIAN = Part("forward"), Part("gaussian")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,10 +166,10 @@ class LocalRule:
 
     optimizer: Optimizer
     local_steps: int = 5
-    bottom: Part = Part("zeroth-order")
-    surrogate: Part = Part("linear")
-    estimator: Part = Part("forward")
-    directions: Part = Part("gaussian")
+    bottom: Part = _ZEROTH_ORDER
+    surrogate: Part = _LINEAR
+    estimator: Part = _FORWARD
+    directions: Part = _GAUSSIAN
     q: int = 2
     mu: float = 1e-3
     proximal: float = 0.0
@@ -270,7 +228,7 @@ class LocalRule:
     def _check_bottom(self) -> None:
         """Refuse a bottom that needs what the rest of the rule does not give."""
         traits, surrogate = self.traits, SURROGATES[self.surrogate.name]
-        if traits.sends_scalars:
+        if traits.sends_scalars or traits.probes:
             if self.q < 1:
                 raise HoflError(f"q must be at least 1 direction, got {self.q}.")
             if not 0 < self.mu <= LARGEST_RADIUS:

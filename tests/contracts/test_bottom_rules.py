@@ -125,7 +125,7 @@ def test_a_surrogate_is_refused_where_it_gives_too_little_and_only_there(
     """A refused pair, run in spite of the check, must fail: otherwise a trait asks for too much."""
     traits, given = BOTTOM_RULES[bottom.name], SURROGATES[surrogate.name]
     lacking = (traits.needs_delta and not given.gives_delta) or (
-        traits.sends_scalars and not given.judges
+        (traits.sends_scalars or traits.probes) and not given.judges
     )
     rule = replace(RULES[0], bottom=bottom, surrogate=surrogate)
     site = site_at(tiny("llama"), 2, DirectionKey(1, 0, 0), 0)

@@ -153,7 +153,7 @@ def test_combine_is_the_sum_written_out_with_one_rounding_per_operation(
         total = rounded(u[0] * np.float64(scalars[0]))
         for j in range(1, q):
             total = rounded(total + rounded(u[j] * np.float64(scalars[j])))
-        pieces.append(rounded(total * rounded(1 / q)))
+        pieces.append(rounded(total * rounded(directions.factor / q)))
     expected = np.concatenate(pieces).astype(np.float32)
     out = np.full(LAYOUT.cut(boundary), np.nan, dtype=np.float32)
     assert directions.combine(scalars, 2, boundary, out) is out

@@ -108,3 +108,43 @@ def slow_hiso(
         moved = sum(s * u(step, j) / hessian.sqrt() for j, s in enumerate(row)) / q
         w = w - lr * moved
     return w, (1 - nu) * hessian + nu * (moved**2 + 1e-8)
+
+
+def slow_decomfl(
+    w: Tensor, losses: list[list[Loss]], u: Draw, lr: float, mu: float
+) -> tuple[Tensor, Tensor]:
+    """One round of DeComFL with five directions; returns w and the mean scalars [steps, 5]."""
+    q, scalars = 5, []
+    for client in losses:
+        x, rows = w.clone(), []
+        for step, loss in enumerate(client):
+            rows.append([(loss(x + mu * u(step, j)) - loss(x)) / mu for j in range(q)])
+            x = x - lr * sum(s * u(step, j) for j, s in enumerate(rows[-1])) / q
+        scalars.append(rows)
+    mean = torch.tensor(scalars, dtype=torch.float64).mean(0)
+    for step, row in enumerate(mean):
+        w = w - lr * sum(s * u(step, j) for j, s in enumerate(row)) / q
+    return w, mean
+
+
+def slow_fedzo(w: Tensor, losses: list[tuple[list[Loss], Draw]], lr: float, mu: float) -> Tensor:
+    """One round of FedZO with 20 directions v on the unit sphere; each client has its own draws."""
+    ends = []
+    for client, u in losses:
+        x = w.clone()
+        for step, loss in enumerate(client):
+            total = torch.zeros_like(x)
+            for n in range(20):
+                v = u(step, n) / u(step, n).norm()
+                total += len(x) / (mu * 20) * (loss(x + mu * v) - loss(x)) * v
+            x = x - lr * total
+        ends.append(x)
+    return torch.stack(ends).mean(0)
+
+
+def slow_mezo(w: Tensor, losses: list[Loss], u: Draw, lr: float, eps: float) -> Tensor:
+    """MeZO: per step one direction, [L(w + eps z) - L(w - eps z)] / (2 eps), SGD along z."""
+    for step, loss in enumerate(losses):
+        z = u(step, 0)
+        w = w - lr * (loss(w + eps * z) - loss(w - eps * z)) / (2 * eps) * z
+    return w

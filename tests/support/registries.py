@@ -14,11 +14,17 @@ from hofl.rules import BOTTOM_RULES, SURROGATES, LocalRule, Maker, Part
 Examples = dict[str, list[dict[str, Any]]]
 """Options to try, by name of the entry; ``{}`` is an entry as it is."""
 
-BOTTOM_EXAMPLES: Examples = {"zeroth-order": [{}], "frozen": [{}], "recompute": [{}]}
+BOTTOM_EXAMPLES: Examples = {
+    "zeroth-order": [{}],
+    "zeroth-order-vector": [{}],
+    "frozen": [{}],
+    "recompute": [{}],
+}
 SURROGATE_EXAMPLES: Examples = {"linear": [{}], "end-to-end": [{}], "none": [{}]}
 ESTIMATOR_EXAMPLES: Examples = {"forward": [{}], "central": [{}], "forward-mode": [{}]}
 DIRECTION_EXAMPLES: Examples = {
     "gaussian": [{}, {"shared": True}],
+    "sphere": [{}],
     "curved": [{}, {"nu": 0.5, "eps": 1e-3, "shared": True}],
 }
 AGGREGATION_EXAMPLES: Examples = {
@@ -27,6 +33,7 @@ AGGREGATION_EXAMPLES: Examples = {
     "unbiased": [{}],
     "exact-first": [{}],
     "by-precision": [{}],
+    "mean-of-scalars": [{}],
     "median": [{}],
     "trimmed-mean": [{}, {"share": 0.0}, {"share": 0.4}],
 }
@@ -59,7 +66,7 @@ def fitting_surrogates(bottom: str) -> list[Part]:
     return [
         part
         for part in parts_of(SURROGATE_EXAMPLES)
-        if SURROGATES[part.name].judges or not traits.sends_scalars
+        if SURROGATES[part.name].judges or not (traits.sends_scalars or traits.probes)
         if SURROGATES[part.name].gives_delta or not traits.needs_delta
     ]
 

@@ -11,6 +11,7 @@ IEEE 754 fixes too: given the same scalars, both sides get the same gradient est
 
 import hashlib
 import io
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class Directions:
     """The directions of one participation, for client and server alike.
 
     Another rule overrides :meth:`direction`, and :meth:`combine` where it has a faster way.
+    ``factor`` c makes the estimate (c/q) sum_j s_j u_j unbiased: c E[u u^T] = I.
 
     Args:
         key: names the participation.
@@ -82,6 +84,7 @@ class Directions:
         self, key: DirectionKey, layout: Layout, vectors: Mapping[str, np.ndarray] | None = None
     ) -> None:
         self.key, self.layout, self.vectors = key, layout, vectors or {}
+        self.factor = 1.0
 
     def direction(self, step: int, j: int, coordinate: Coordinate) -> np.ndarray:
         """Return u_j of local step e for one parameter, float32 [size], in new memory."""
@@ -90,12 +93,12 @@ class Directions:
     def combine(
         self, scalars: Sequence[float] | np.ndarray, step: int, boundary: int, out: np.ndarray
     ) -> np.ndarray:
-        """Write the gradient estimate (1/q) sum_j s_j u_j, Eq. (6), to ``out`` [d_ZO]; return it.
+        """Write the gradient estimate (c/q) sum_j s_j u_j, Eq. (6), to ``out`` [d_ZO]; return it.
 
         The order of the sum over j is protocol: client and server both call this method.
         """
         weights = np.asarray(scalars, dtype=np.float32)
-        share = np.float32(1.0) / np.float32(len(weights))
+        share = np.float32(self.factor) / np.float32(len(weights))
         with np.errstate(over="ignore", invalid="ignore"):  # huge scalars: the caller refuses them
             for coordinate in self.layout.bottom(boundary):
                 self._combine_parameter(weights, share, step, coordinate, out)
@@ -134,6 +137,36 @@ class Gaussian(Directions):
         if not isinstance(shared, bool):
             raise HoflError(f"shared must be true or false, got {shared!r}.")
         super().__init__(key, layout, vectors)
+
+
+class Sphere(Directions):
+    """u uniform on the unit sphere of R^d, with the factor d: FedZO's directions.
+
+    A normal vector over its length. The length is that of all d coordinates at every boundary, so
+    that u does not depend on it; squares within a parameter are summed exactly (``fsum``), so no
+    order or vector width matters.
+    """
+
+    def __init__(
+        self,
+        key: DirectionKey,
+        layout: Layout,
+        vectors: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        super().__init__(key, layout, vectors)
+        self.factor = float(layout.size)
+        self._lengths: dict[tuple[int, int], np.float32] = {}
+
+    def direction(self, step: int, j: int, coordinate: Coordinate) -> np.ndarray:
+        """Return u_j of local step e for one parameter, float32 [size], in new memory."""
+        if (step, j) not in self._lengths:
+            self._lengths = {} if j == 0 else self._lengths  # one step's lengths are enough
+            squares = 0.0
+            for c in self.layout.coordinates:
+                normal = super().direction(step, j, c).astype(np.float64)
+                squares += math.fsum(normal * normal)
+            self._lengths[step, j] = np.float32(math.sqrt(squares))
+        return super().direction(step, j, coordinate) / self._lengths[step, j]
 
 
 class Curved(Gaussian):

@@ -18,7 +18,8 @@ class Dispatch:
 
     Args:
         plan: the plan, for engines that run it in this process or need its client.
-        message: the same plan as bytes, serialised once for counting and sending.
+        message: the same plan as bytes, serialised once for counting and sending; to a client that
+            holds an earlier w perhaps as a catch-up.
     """
 
     plan: "RoundPlan"
@@ -64,7 +65,10 @@ class RoundLost(Exception):
 
 
 class Engine(Protocol):
-    """Transport of plans to clients and of their answers back."""
+    """Transport of plans to clients and of their answers back.
+
+    One whose clients hold w between rounds has an attribute ``held`` (``hofl.catchup``).
+    """
 
     def join(self) -> Mapping[int, DeviceOffer] | None:
         """Return the devices that are present, by client; None means the whole simulated fleet."""

@@ -3,16 +3,22 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from hofl.catchup import HeldModels
 from hofl.engines.base import Dispatch, Failure, attempt
 from hofl.engines.client import LocalClient
-from hofl.messages import RoundPlan
 
 
 class InProcess:
-    """The simplest engine."""
+    """The simplest engine.
 
-    def __init__(self, client: LocalClient) -> None:
+    Args:
+        client: computes the answers.
+        held: what the clients hold, for methods with catch-up.
+    """
+
+    def __init__(self, client: LocalClient, held: HeldModels | None = None) -> None:
         self._client = client
+        self.held = held
 
     def join(self) -> None:
         """Return None: the whole fleet is always present."""
@@ -20,9 +26,12 @@ class InProcess:
     def gather(self, dispatches: Iterable[Dispatch]) -> Iterator[bytes | Failure]:
         """Compute each answer when it is asked for."""
         for dispatch in dispatches:
-            yield attempt(partial(self._answer, dispatch.plan))
+            yield attempt(partial(self._answer, dispatch))
 
-    def _answer(self, plan: RoundPlan) -> bytes:
+    def _answer(self, dispatch: Dispatch) -> bytes:
+        plan = dispatch.plan
+        if self.held is not None:
+            plan = self.held.received(plan.client, dispatch.message)
         return self._client.upload(plan).to_bytes()
 
     def traffic(self) -> dict[int, dict[str, float]]:

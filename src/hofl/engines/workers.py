@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
+from hofl.catchup import HeldModels
 from hofl.core.errors import HoflError
 from hofl.core.process import end_with
 from hofl.engines.base import Dispatch, Failure, attempt
@@ -31,9 +32,13 @@ class WorkerPool:
     Args:
         make_client: called once in each process to load its model and data.
         workers: number of processes.
+        held: what the clients hold, for methods with catch-up; any process may serve any client.
     """
 
-    def __init__(self, make_client: MakeClient, workers: int) -> None:
+    def __init__(
+        self, make_client: MakeClient, workers: int, held: HeldModels | None = None
+    ) -> None:
+        self.held = held
         context = multiprocessing.get_context("spawn")  # forking a process with threads deadlocks
         self._workers = workers
         self._pool = ProcessPoolExecutor(
@@ -51,7 +56,10 @@ class WorkerPool:
         waiting: deque[Future[bytes | Failure]] = deque()
         try:
             for dispatch in dispatches:
-                waiting.append(self._pool.submit(_answer, dispatch.message))
+                message = dispatch.message
+                if self.held is not None:
+                    message = self.held.received(dispatch.plan.client, message).to_bytes()
+                waiting.append(self._pool.submit(_answer, message))
                 if len(waiting) > 2 * self._workers:
                     yield waiting.popleft().result()
             while waiting:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hofl.algorithm import reconstruct, server_round
+from hofl.catchup import CatchUp, HeldModels, MissedRound
 from hofl.core.errors import UploadRefused, reason_of
+from hofl.core.secret import COHORT, RunSecret
 from hofl.engines.base import Dispatch, Engine, Failure, RoundLost
 from hofl.evaluation.scores import evaluate
 from hofl.experiment.build import Experiment
@@ -34,10 +36,14 @@ LOOK = 64
 
 @dataclass
 class History:
-    """What earlier rounds say about the next: who failed how often, and which norms are usual."""
+    """What earlier rounds say about the next: who failed how often, which norms are usual.
+
+    ``means`` has the mean scalars of rounds that follow from them (``hofl.catchup``).
+    """
 
     health: Health
     outliers: Outliers
+    means: dict[int, list[list[float]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, experiment: Experiment, records: Iterable[RoundRecord] = ()) -> "History":
@@ -45,7 +51,23 @@ class History:
         records = list(records)
         norms = (record.norm for record in records if record.norm)
         most, scale = experiment.config.server.max_ratio, scale_of(experiment.start.w)
-        return cls(Health.of(records), Outliers(most, scale, norms))
+        history = cls(Health.of(records), Outliers(most, scale, norms))
+        for record in records:
+            history.note_means(record)
+        return history
+
+    def note_means(self, record: RoundRecord) -> None:
+        """Take in the mean scalars from which a round can be repeated, if it can."""
+        if record.scalars is not None:
+            self.means[record.round - 1] = record.scalars
+
+    def catch_up(self, plan: RoundPlan, since: int | None, secret: RunSecret) -> bytes | None:
+        """Return a catch-up for a client that holds w of round ``since``; None without one."""
+        missed = [] if since is None else range(since, plan.round)
+        if since is None or not all(t in self.means for t in missed):
+            return None
+        rounds = [MissedRound(secret.directions(t, COHORT), self.means[t]) for t in missed]
+        return CatchUp.of(plan, rounds).to_bytes()
 
 
 @dataclass
@@ -102,7 +124,14 @@ def one_attempt(
     tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i, attempt)]
     asked = [i for i in tally.cohort if i not in tally.dropped]
     plans = [experiment.plan(state, i, present) for i in asked]
-    sent = (Dispatch(plan, tally.sent(plan.to_bytes())) for plan in plans)
+    held: HeldModels | None = getattr(engine, "held", None)
+
+    def dispatched(plan: RoundPlan) -> Dispatch:
+        since = None if held is None else held.round_of(plan.client)
+        catch_up = history.catch_up(plan, since, experiment.secret)
+        return Dispatch(plan, tally.sent(plan.to_bytes(), catch_up))
+
+    sent = map(dispatched, plans)
     answers = Answers()
     try:
         attempted = Attempted(experiment, state, plans, present, history.outliers)
@@ -140,7 +169,10 @@ class Attempted:
         )
         total = aggregation_of(method.aggregation, layout)
         keeper = keeper_of(method.local.directions, layout)
-        return server_round(self.state, updates, total, keeper), tally
+        new = server_round(self.state, updates, total, keeper)
+        replayable = getattr(total, "replayable", None)
+        tally.scalars = None if replayable is None else replayable()
+        return new, tally
 
     def unsound(self, new: ServerState, tally: RoundTally) -> dict[int, str]:
         """Return whose updates must be left out, with the reason; empty when the state is sound."""

@@ -98,15 +98,17 @@ def local_engine(
     simulation: "Simulation", directory: RunDirectory, observe: "Observer"
 ) -> Iterator[Engine]:
     """Open the configured engine of this machine."""
+    from hofl.catchup import HeldModels, catches_up
     from hofl.engines.local import InProcess
     from hofl.engines.workers import WorkerPool
 
-    engine = simulation.config.engine
+    engine, layout = simulation.config.engine, simulation.layout
+    held = HeldModels(layout) if catches_up(simulation.method, layout) else None
     if engine.workers == 1:
-        yield InProcess(simulation.client)
+        yield InProcess(simulation.client, held)
         return
     values = simulation.config.model_dump(mode="json")
-    pool = WorkerPool(partial(worker_client, values), engine.workers)
+    pool = WorkerPool(partial(worker_client, values), engine.workers, held)
     try:
         yield pool
     finally:

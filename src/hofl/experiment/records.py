@@ -15,7 +15,7 @@ HEADLINES = ("accuracy", "f1")
 _NUMBERED = {"refused", "present", "raised", "peak_by_boundary", "wire", "epsilon"}
 # Written only where there is something to say.
 _OPTIONAL = {"present", "resting", "repeats", "lost", "waited", "wire"}
-_OPTIONAL |= {"repaired", "eval", "eval_seconds", "epsilon", "audit"}
+_OPTIONAL |= {"scalars", "downlink_whole", "repaired", "eval", "eval_seconds", "epsilon", "audit"}
 
 
 def headline(scores: Scores) -> tuple[str, float]:
@@ -88,6 +88,9 @@ class RoundRecord(Attempt):
         distance: ||w_t - w_0||; None at the start.
         norm: median norm of the updates that were averaged; None without any.
         repaired: the line was lost, and stands for a round of which nothing more is known.
+        scalars: mean scalars [E][q] from which alone the round can be repeated; None without such.
+        downlink_whole: downlink_bytes if every client had been sent the whole model; None where
+            that is what was done.
     """
 
     round: int
@@ -111,6 +114,8 @@ class RoundRecord(Attempt):
     distance: float | None = None
     norm: float | None = None
     repaired: bool = False
+    scalars: list[list[float]] | None = None
+    downlink_whole: int | None = None
 
     @property
     def attempts(self) -> list[Attempt]:

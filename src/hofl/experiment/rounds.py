@@ -129,6 +129,7 @@ def one_round(
             seconds = time.perf_counter() - began
             record = tally.record(state.round + 1, seconds, repeats, lost)
             history.outliers.note(record.norm)
+            history.note_means(record)
             return new, record
         repeats.append(tally.attempt())
     raise HoflError(f"round {state.round + 1}: {_too_few(repeats[-1], server.min_answers)}")

@@ -36,6 +36,8 @@ class RoundTally:
         present: own boundary of every device that was there; None for a simulated fleet.
         resting: clients that sit out after failures.
         waited: seconds until enough devices were there; not part of the round's own time.
+        scalars: mean scalars that make the round; None where they alone do not.
+        saved_bytes: by catch-ups sent in place of whole models.
     """
 
     cohort: list[int]
@@ -56,6 +58,8 @@ class RoundTally:
     peaks: dict[int, int] = field(default_factory=dict)
     wire: Mapping[int, dict[str, float]] = field(default_factory=dict)
     norms: dict[int, float] = field(default_factory=dict)
+    scalars: list[list[float]] | None = None
+    saved_bytes: int = 0
 
     def again(self) -> "RoundTally":
         """Return the tally as it was when all plans had been sent."""
@@ -66,11 +70,14 @@ class RoundTally:
             self.waited,
             dropped=self.dropped,
             downlink_bytes=self.downlink_bytes,
+            saved_bytes=self.saved_bytes,
         )
 
-    def sent(self, message: bytes) -> bytes:
-        """Count a plan on its way out."""
+    def sent(self, whole: bytes, catch_up: bytes | None = None) -> bytes:
+        """Choose the smaller of a plan's two forms, and count it on its way out."""
+        message = whole if catch_up is None else min(whole, catch_up, key=len)
         self.downlink_bytes += len(message)
+        self.saved_bytes += len(whole) - len(message)
         return message
 
     def take(self, upload: "Upload", norm: float) -> None:
@@ -135,6 +142,8 @@ class RoundTally:
             waited=None if self.present is None else round(self.waited, 3),
             wire=dict(self.wire),
             norm=median_low(self.norms.values()) if self.norms else None,
+            scalars=self.scalars,
+            downlink_whole=self.downlink_bytes + self.saved_bytes if self.saved_bytes else None,
         )
 
 

@@ -1,6 +1,7 @@
 """Bottom rules: how the blocks below the boundary learn.
 
 - ``zeroth-order`` (the paper): q scalars per step; the server rebuilds the rest.
+- ``zeroth-order-vector``: the same estimate, uploaded as a whole difference (FedZO).
 - ``frozen`` (the control): the bottom is not trained.
 - ``recompute``: exact gradients, segments re-run one at a time; the whole difference is uploaded.
 
@@ -8,6 +9,7 @@ A bottom rule is a class made from the local rule and its options, and one entry
 which states what it sends and needs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -127,6 +129,35 @@ class _Probed:
             scalars=self.estimator.scalars(self.probe, feedback),
             again=_NOTHING if again is None else torch.tensor([again]),
         )
+
+
+class SentWhole(ZerothOrder):
+    """The same estimate as a gradient: nothing is replayed, the difference is uploaded whole."""
+
+    def forward(self, site: Site, inputs: "BlockInputs") -> BottomPass:
+        """Probe along q directions."""
+        probe = self.estimator.probe(site, inputs, self._num_directions)
+        return _Combined(site, self.estimator, probe, super().gradient)
+
+    def gradient(self, site: Site, total: Evidence) -> Tensor:
+        """Return the evidence's gradient."""
+        return total.gradient
+
+
+@dataclass(frozen=True)
+class _Combined:
+    site: Site
+    estimator: Estimator
+    probe: Probe
+    combine: Callable[[Site, Evidence], Tensor]
+
+    @property
+    def z(self) -> Tensor:
+        return self.probe.z
+
+    def evidence(self, feedback: Feedback) -> Evidence:
+        scalars = Evidence(scalars=self.estimator.scalars(self.probe, feedback))
+        return Evidence(gradient=self.combine(self.site, scalars))
 
 
 class Frozen:

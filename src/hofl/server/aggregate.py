@@ -22,6 +22,8 @@ from torch import Tensor
 from hofl.core.errors import HoflError
 from hofl.core.layout import SURROGATE, Layout
 from hofl.rules import Part
+from hofl.server.pooling import PooledScalars
+from hofl.server.replay import replay
 from hofl.server.state import Contribution
 
 CHUNK = 2**16
@@ -187,12 +189,52 @@ class TrimmedMean:
         return result
 
 
+class MeanOfScalars:
+    """Average scalars first, then replay once: DeComFL's own step, for directions that are shared.
+
+    Clients with directions of their own are replayed one by one; differences are averaged as they
+    are. Where the whole round follows from mean scalars, :meth:`replayable` returns them.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._scalars, self._count = layout, PooledScalars(), 0
+        self._dense = torch.zeros(layout.size, dtype=torch.float64)
+        self._differs = False
+
+    def add(self, contribution: Contribution) -> None:
+        """Add one client's contribution."""
+        self._scalars.add(contribution)
+        replayed = contribution.upload.scalars.shape[1] > 0
+        cut = self._layout.cut(contribution.plan.boundary) if replayed else 0
+        self._dense[cut:] += contribution.delta[cut:]
+        self._differs |= cut < self._layout.size
+        self._count += 1
+
+    def result(self) -> Tensor:
+        """Return the aggregated update, float64 [d]; zero when nothing was added."""
+        result = self._dense / max(self._count, 1)
+        for pool in self._scalars:
+            w_e = replay(pool.plan, pool.mean(), self._layout).double()
+            share = pool.count / self._count  # 1.0 for a single pool: nothing is rounded
+            result[: len(w_e)] += share * (w_e - pool.plan.w[: len(w_e)].double())
+        return result
+
+    def replayable(self) -> list[list[float]] | None:
+        """Return the mean scalars [E, q] if they alone make the round's update, else None."""
+        if len(self._scalars) != 1 or self._differs:
+            return None
+        (pool,) = self._scalars
+        means: list[list[float]] = pool.mean().tolist()
+        return means
+
+
 AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {
     "mean": lambda layout: RunningMean(layout, mean),
     "by-examples": lambda layout: RunningMean(layout, by_examples, needs_examples=True),
     "unbiased": lambda layout: RunningMean(layout, unbiased, by_count=True),
     "exact-first": lambda layout: RunningMean(layout, exact_first),
     "by-precision": lambda layout: RunningMean(layout, by_precision),
+    "mean-of-scalars": MeanOfScalars,
     "median": lambda layout: TrimmedMean(layout, share=0.5),
     "trimmed-mean": TrimmedMean,
 }
