@@ -6,7 +6,9 @@ Flower's real apps and messages in one process; what a device sends is changed o
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,13 +20,18 @@ from hofl.deploy.link import Header, LinkLost
 from hofl.engines.base import DeviceOffer, Dispatch, Failure
 from hofl.engines.local import InProcess
 from hofl.experiment.build import Experiment, build_server, build_simulation
+from hofl.experiment.records import RoundRecord
 from hofl.experiment.rounds import one_round
+from hofl.server.state import ServerState
 from support.flower_grid import LocalBridge, LocalGrid, Tamper, Tampered, local_engine
 from support.flower_workers import device, serving
 from support.runs import quick
 
 BOUNDARIES = {0: 1, 1: 2, 2: 3}
 NODES = {0: 5, 1: 12, 2: 77}
+
+Outcomes = Callable[[tuple[int, ...]], torch.Tensor]
+Round = Callable[..., tuple[ServerState, RoundRecord]]
 
 
 class Without(InProcess):
@@ -46,7 +53,7 @@ class Without(InProcess):
 @pytest.fixture(scope="module")
 def config(tiny_folder: Path) -> hofl.ExperimentConfig:
     fleet = {"clients": 3, "cohort": 3, "boundaries": [1, 2, 3]}
-    return quick(tiny_folder, fleet=fleet, server={"deadline": 2.0}, method={"local_steps": 1})
+    return quick(tiny_folder, fleet=fleet, server={"deadline": 1.0}, method={"local_steps": 1})
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +67,28 @@ def sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[int, P
 
 
 @pytest.fixture(scope="module")
-def outcomes(config: hofl.ExperimentConfig) -> Callable[[tuple[int, ...]], torch.Tensor]:
+def experiment(config: hofl.ExperimentConfig) -> Experiment:
+    return build_server(config)
+
+
+@pytest.fixture
+def round_with(sockets: Mapping[int, Path], experiment: Experiment, tmp_path: Path) -> Round:
+    """A round in which what one client answers is changed on its way."""
+
+    def played(client: int, tamper: Tamper, on: Experiment = experiment, **watchers: Any) -> Any:
+        bridge = LocalBridge(Tampered(sockets, NODES[client], tamper))
+        engine = local_engine(on, bridge, tmp_path, **watchers)
+        return one_round(on, engine, on.start, lambda *_: None)
+
+    return played
+
+
+@pytest.fixture(scope="module")
+def outcomes(config: hofl.ExperimentConfig) -> Outcomes:
+    """The model after the same round in one process, without some clients."""
     experiment = build_simulation(config)
 
+    @cache
     def outcome(silent: tuple[int, ...]) -> torch.Tensor:
         start = experiment.start
         return one_round(experiment, Without(experiment, silent), start, lambda *_: None)[0].w
@@ -133,7 +159,7 @@ def nobody_asked(reply: Message) -> list[Message]:
 @pytest.mark.parametrize(
     ("tamper", "reason"),
     [
-        (nothing, "no answer within 2 s"),
+        (nothing, "no answer within 1 s"),
         (twice, None),
         (from_another, "delivered by device 'device-2', not by client 1's"),
         (failure_from_another, "delivered by device 'device-2', not by client 1's"),
@@ -144,22 +170,15 @@ def nobody_asked(reply: Message) -> list[Message]:
         (nested, "malformed message: the header is nested"),
         (unreadable, "unreadable: KeyError"),
         (half, "not a hofl message"),
-        (nobody_asked, "no answer within 2 s"),
+        (nobody_asked, "no answer within 1 s"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_is_wrong_with_one_answer_is_recorded_and_costs_that_answer_alone(
-    config: hofl.ExperimentConfig,
-    sockets: Mapping[int, Path],
-    outcomes: Callable[[tuple[int, ...]], torch.Tensor],
-    tmp_path: Path,
-    tamper: Tamper,
-    reason: str | None,
+    round_with: Round, outcomes: Outcomes, tamper: Tamper, reason: str | None
 ) -> None:
     """Oracle: the round in one process, without that client when it is refused."""
-    experiment = build_server(config)
-    engine = local_engine(experiment, LocalBridge(Tampered(sockets, NODES[1], tamper)), tmp_path)
-    state, row = one_round(experiment, engine, experiment.start, lambda *_: None)
+    state, row = round_with(1, tamper)
     if reason is None:
         assert row.refused == {}
         assert torch.equal(state.w, outcomes(()))
@@ -177,50 +196,40 @@ def late(reply: Message) -> list[Message]:
 
 
 def test_a_device_that_stays_silent_costs_no_answer_behind_its_own(
-    config: hofl.ExperimentConfig,
-    sockets: Mapping[int, Path],
-    outcomes: Callable[[tuple[int, ...]], torch.Tensor],
-    tmp_path: Path,
+    round_with: Round, outcomes: Outcomes, config: hofl.ExperimentConfig
 ) -> None:
     """The others have answered in time, but are looked for after the deadline of half a second."""
     server = config.server.model_copy(update={"deadline": 0.5})
-    experiment = build_server(config.model_copy(update={"server": server}))
-    engine = local_engine(experiment, LocalBridge(Tampered(sockets, NODES[0], late)), tmp_path)
-    state, row = one_round(experiment, engine, experiment.start, lambda *_: None)
+    hasty = build_server(config.model_copy(update={"server": server}))
+    state, row = round_with(0, late, hasty)
     assert row.refused == {0: "no answer within 0.5 s"}
     assert row.answered == [1, 2]
     assert torch.equal(state.w, outcomes((0,)))
 
 
 def test_answers_are_fetched_when_they_come_not_when_it_is_their_turn(
-    config: hofl.ExperimentConfig,
-    sockets: Mapping[int, Path],
-    outcomes: Callable[[tuple[int, ...]], torch.Tensor],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    round_with: Round, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transport keeps an answer for half of the deadline, which the first client uses up."""
     monkeypatch.setattr("hofl.deploy.engine.KEPT", -1.0)
-    experiment, lines = build_server(config), []
-    bridge = LocalBridge(Tampered(sockets, NODES[0], nothing))
-    engine = local_engine(experiment, bridge, tmp_path, say=lines.append)
-    state, row = one_round(experiment, engine, experiment.start, lambda *_: None)
-    assert row.refused == {0: "no answer within 2 s"}
+    lines: list[str] = []
+    state, row = round_with(0, nothing, say=lines.append)
+    assert row.refused == {0: "no answer within 1 s"}
     assert row.answered == [1, 2]
     assert torch.equal(state.w, outcomes((0,)))
-    assert lines[-1] == "2 of 3 answered; device-0 gave none within 2 s"
+    assert lines[-1] == "2 of 3 answered; device-0 gave none within 1 s"
 
 
 def test_more_answers_than_may_be_held_stay_with_the_transport(
-    config: hofl.ExperimentConfig,
+    experiment: Experiment,
     sockets: Mapping[int, Path],
-    outcomes: Callable[[tuple[int, ...]], torch.Tensor],
+    outcomes: Outcomes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Oracle: what was pulled when the first answer is taken."""
     monkeypatch.setattr("hofl.deploy.engine.HELD", 0)
-    experiment, pulled = build_server(config), []
+    pulled: list[Message] = []
 
     class Counting(LocalGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -239,11 +248,10 @@ def test_more_answers_than_may_be_held_stay_with_the_transport(
 
 @pytest.mark.parametrize("waiting", ["for devices", "for answers"])
 def test_whoever_watches_can_stop_a_server_that_only_waits(
-    config: hofl.ExperimentConfig, sockets: Mapping[int, Path], tmp_path: Path, waiting: str
+    experiment: Experiment, sockets: Mapping[int, Path], tmp_path: Path, waiting: str
 ) -> None:
     """As a noted Ctrl-C does, whose exception a destructor has swallowed."""
     here = sockets if waiting == "for answers" else {}
-    experiment = build_server(config)
     bridge = LocalBridge(Tampered(here, NODES[0], nothing))
 
     def stop() -> None:
@@ -261,10 +269,9 @@ def out_of_memory(reply: Message) -> list[Message]:
 
 
 def test_a_device_that_refuses_a_plan_is_planned_for_with_the_boundary_it_tells(
-    config: hofl.ExperimentConfig, sockets: Mapping[int, Path], tmp_path: Path
+    experiment: Experiment, sockets: Mapping[int, Path], tmp_path: Path
 ) -> None:
     """It is not asked again: its worker would say 2."""
-    experiment = build_server(config)
     grid = Tampered(sockets, NODES[1], out_of_memory)
     engine = local_engine(experiment, LocalBridge(grid), tmp_path)
     assert {i: offer.boundary for i, offer in engine.join().items()} == BOUNDARIES

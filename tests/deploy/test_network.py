@@ -20,7 +20,7 @@ from hofl.experiment.build import build_simulation
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.runs import RunDirectory
 from support.deployments import Deployment, note, replayed, wait_until
-from support.runs import adapter_bytes, quick, run_cli, start_cli
+from support.runs import adapter_bytes, quick, run_process, start_cli
 
 pytestmark = pytest.mark.network
 
@@ -52,7 +52,7 @@ def test_a_rehearsal_ends_in_the_same_bits_as_one_process(
     expected = hofl.run(config, tmp_path / "in-process")
     source = tmp_path / "in-process" / "config.toml"
     out = tmp_path / "rehearsal"
-    code, output = run_cli("fleet", str(source), "--out", str(out), timeout=900)
+    code, output = run_process("fleet", str(source), "--out", str(out))
     assert code == 0, output
     assert re.search(r"messages: .* down, .* up, \d+\.\d\d % more than plans and uploads", output)
     assert adapter_bytes(out) == adapter_bytes(expected.path)
@@ -79,7 +79,7 @@ def test_devices_of_a_rehearsal_plan_their_own_boundaries_from_their_budgets(
     expected = hofl.run(unplanned.model_copy(update={"fleet": fleet}), tmp_path / "in-process")
     run, out = Deployment(unplanned, tmp_path, 0), tmp_path / "rehearsal"
     words = ["fleet", str(run.source), "--memory", ",".join(budgets), "--out", str(out)]
-    code, output = run_cli(*words, timeout=900)
+    code, output = run_process(*words)
     assert code == 0, output
     rows = RunDirectory(out).metrics()
     there = dict(enumerate(planned))
@@ -163,7 +163,7 @@ def test_ctrl_c_ends_everything_and_the_printed_command_resumes_to_the_same_bits
     nobody_left(run)
     hint = output.strip().splitlines()[-1]
     assert hint.startswith("stopped; resume with: hofl fleet "), output
-    code, output = run_cli(*hint.partition("hofl ")[2].split(), timeout=900)
+    code, output = run_process(*hint.partition("hofl ")[2].split())
     assert code == 0, output
     assert adapter_bytes(out) == expected
     nobody_left(run)

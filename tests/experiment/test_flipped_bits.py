@@ -21,18 +21,10 @@ from hofl.experiment.repair import repair
 from hofl.experiment.runs import RunDirectory
 from hofl.report.curves import learning_curve
 from support.damage import flipped
-from support.runs import adapter_bytes, quick, run_cli
+from support.runs import adapter_bytes, quick, run_cli, stop_at
 
 FLIPS = 500
 WAYS_BACK = ("hofl repair", "estore it", "Restore one")
-
-
-def stop_at(last: int):
-    def stop(event: str, facts: Any) -> None:
-        if event == "round" and facts["round"] == last:
-            raise KeyboardInterrupt
-
-    return stop
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +35,22 @@ def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     with pytest.raises(KeyboardInterrupt):
         hofl.run(config, folder / "stopped", stop_at(4))
     return {name: folder / name for name in ("finished", "stopped")}
+
+
+@pytest.fixture
+def finished(runs: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of the finished run, to be damaged."""
+    return Path(shutil.copytree(runs["finished"], tmp_path / "finished"))
+
+
+@pytest.fixture
+def stopped(runs: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of the stopped run, to be damaged."""
+    return Path(shutil.copytree(runs["stopped"], tmp_path / "stopped"))
+
+
+def flip_near_the_end(path: Path) -> None:
+    path.write_bytes(flipped(path.read_bytes(), 8 * path.stat().st_size - 500))
 
 
 def loaded(run: RunDirectory) -> list[Any]:
@@ -113,7 +121,7 @@ def test_a_repaired_run_ends_in_the_same_bits(
     run = tmp_path / "run"
     shutil.copytree(runs[name], run)
     path = run / file
-    path.write_bytes(flipped(path.read_bytes(), 8 * path.stat().st_size - 500))
+    flip_near_the_end(path)
     repair(run)
     hofl.resume(run)
     assert adapter_bytes(run) == adapter_bytes(runs["finished"])
@@ -121,43 +129,35 @@ def test_a_repaired_run_ends_in_the_same_bits(
     assert everything(run)[:2] == everything(runs["finished"])[:2]
 
 
-def test_a_damaged_adapter_is_not_used(runs: dict[str, Path], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(runs["finished"], run)
-    path = run / "adapter" / "adapter_model.safetensors"
-    path.write_bytes(flipped(path.read_bytes(), 8 * path.stat().st_size - 500))
-    summary = RunDirectory(run).summary()
+def test_a_damaged_adapter_is_not_used(finished: Path) -> None:
+    path = finished / "adapter" / "adapter_model.safetensors"
+    flip_near_the_end(path)
+    summary = RunDirectory(finished).summary()
     assert summary is not None
     with pytest.raises(HoflError, match=r"adapter_model.safetensors is damaged .* hofl repair"):
-        hofl.Result(run, summary).load()
-    code, output = run_cli("evaluate", "--run", str(run), "--examples", "2")
+        hofl.Result(finished, summary).load()
+    code, output = run_cli("evaluate", "--run", str(finished), "--examples", "2")
     assert (code, "hofl repair" in output, output.count("\n")) == (2, True, 1), output
 
 
-def test_an_emptied_configuration_is_named_with_the_way_back(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(runs["stopped"], run)
-    (run / "config.toml").write_bytes(b"")
+def test_an_emptied_configuration_is_named_with_the_way_back(stopped: Path) -> None:
+    (stopped / "config.toml").write_bytes(b"")
     for action in (repair, hofl.resume):
         with pytest.raises(HoflError, match=r"config.toml: .* restore it from a backup"):
-            action(run)
+            action(stopped)
 
 
-def test_a_damaged_earlier_checkpoint_is_removed(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_earlier_checkpoint_is_removed(finished: Path) -> None:
     """Then ``--from-round`` no longer sends to ``hofl repair``, which finds nothing."""
-    run = tmp_path / "run"
-    shutil.copytree(runs["finished"], run)
-    path = run / "checkpoint" / "state-4.safetensors"
-    path.write_bytes(flipped(path.read_bytes(), 8 * path.stat().st_size - 500))
+    path = finished / "checkpoint" / "state-4.safetensors"
+    flip_near_the_end(path)
     with pytest.raises(HoflError, match=r"state-4.safetensors is damaged. .* hofl repair"):
-        hofl.resume(run, from_round=4)
-    assert repair(run) == ["removed the damaged state-4.safetensors"]
+        hofl.resume(finished, from_round=4)
+    assert repair(finished) == ["removed the damaged state-4.safetensors"]
     assert not path.exists()
     with pytest.raises(HoflError, match="no checkpoint of round 4; kept are: 5, 3"):
-        hofl.resume(run, from_round=4)
-    assert repair(run) == []
+        hofl.resume(finished, from_round=4)
+    assert repair(finished) == []
 
 
 def damaged_lines(run: Path, *numbers: int) -> None:
@@ -169,47 +169,41 @@ def damaged_lines(run: Path, *numbers: int) -> None:
 
 @pytest.mark.parametrize("line", [0, 1, 2])
 def test_records_older_than_every_checkpoint_get_placeholders(
-    line: int, runs: dict[str, Path], tmp_path: Path
+    line: int, runs: dict[str, Path], stopped: Path
 ) -> None:
     """The model and all that follows stay; what the record said is gone, and that is recorded."""
-    run = tmp_path / "run"
-    shutil.copytree(runs["stopped"], run)
-    damaged_lines(run, line)
+    damaged_lines(stopped, line)
     with pytest.raises(HoflError, match=f"damaged in line {line + 1}, round {line}. .* repair"):
-        hofl.resume(run)
-    assert repair(run) == [f"placeholders stand for the lost records of rounds {line}"]
-    hofl.resume(run)
-    rows = RunDirectory(run).metrics()
+        hofl.resume(stopped)
+    assert repair(stopped) == [f"placeholders stand for the lost records of rounds {line}"]
+    hofl.resume(stopped)
+    rows = RunDirectory(stopped).metrics()
     assert [row.round for row in rows if row.repaired] == [line]
-    assert adapter_bytes(run) == adapter_bytes(runs["finished"])
+    assert adapter_bytes(stopped) == adapter_bytes(runs["finished"])
     assert rows[0].scores == RunDirectory(runs["finished"]).metrics()[0].scores
 
 
 def test_the_record_of_a_later_round_costs_the_rounds_after_it(
-    runs: dict[str, Path], tmp_path: Path
+    runs: dict[str, Path], stopped: Path
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(runs["stopped"], run)
-    damaged_lines(run, 3)
-    assert repair(run) == ["returned to round 2, the last one that is sound"]
-    hofl.resume(run)
-    assert not any(row.repaired for row in RunDirectory(run).metrics())
-    assert adapter_bytes(run) == adapter_bytes(runs["finished"])
+    damaged_lines(stopped, 3)
+    assert repair(stopped) == ["returned to round 2, the last one that is sound"]
+    hofl.resume(stopped)
+    assert not any(row.repaired for row in RunDirectory(stopped).metrics())
+    assert adapter_bytes(stopped) == adapter_bytes(runs["finished"])
 
 
 def test_a_damaged_first_line_is_not_called_an_evaluation_to_come(
-    runs: dict[str, Path], tmp_path: Path
+    runs: dict[str, Path], finished: Path
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(runs["finished"], run)
-    damaged_lines(run, 0)
+    damaged_lines(finished, 0)
     with pytest.raises(HoflError, match="is damaged in line 1"):
-        learning_curve(run)
-    code, output = run_cli("curve", str(run))
+        learning_curve(finished)
+    code, output = run_cli("curve", str(finished))
     assert (code, "hofl repair" in output) == (2, True)
-    code, output = run_cli("repair", str(run))
+    code, output = run_cli("repair", str(finished))
     assert code == 0, output
-    assert learning_curve(run).losses == learning_curve(runs["finished"]).losses
+    assert learning_curve(finished).losses == learning_curve(runs["finished"]).losses
 
 
 def test_a_cut_line_at_the_end_was_never_recorded(tmp_path: Path, runs: dict[str, Path]) -> None:
@@ -222,30 +216,24 @@ def test_a_cut_line_at_the_end_was_never_recorded(tmp_path: Path, runs: dict[str
 
 
 def test_without_any_sound_checkpoint_a_repaired_run_starts_again(
-    runs: dict[str, Path], tmp_path: Path
+    runs: dict[str, Path], stopped: Path
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(runs["stopped"], run)
-    for path in (run / "checkpoint").glob("state*"):
+    for path in (stopped / "checkpoint").glob("state*"):
         path.write_bytes(path.read_bytes()[:-1])
-    assert sound_rounds(RunDirectory(run)) == []
-    assert repair(run) == ["no checkpoint is sound: a resume starts from round 0"]
-    hofl.resume(run)
-    assert adapter_bytes(run) == adapter_bytes(runs["finished"])
+    assert sound_rounds(RunDirectory(stopped)) == []
+    assert repair(stopped) == ["no checkpoint is sound: a resume starts from round 0"]
+    hofl.resume(stopped)
+    assert adapter_bytes(stopped) == adapter_bytes(runs["finished"])
 
 
-def test_a_changed_configuration_has_to_be_acknowledged(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(runs["stopped"], run)
-    path = run / "config.toml"
+def test_a_changed_configuration_has_to_be_acknowledged(stopped: Path) -> None:
+    path = stopped / "config.toml"
     text = path.read_text()
     path.write_text(text.replace("lr = 0.01", "lr = 0.02"))
     with pytest.raises(HoflError, match="If you changed it, remove its last line"):
-        hofl.resume(run)
+        hofl.resume(stopped)
     path.write_text("\n".join(path.read_text().rstrip().split("\n")[:-1]) + "\n")
-    assert RunDirectory(run).config().method.optimizer["lr"] == 0.02
+    assert RunDirectory(stopped).config().method.optimizer["lr"] == 0.02
 
 
 def test_vectors_of_a_checkpoint_are_hashed_with_names_and_shapes(runs: dict[str, Path]) -> None:

@@ -81,11 +81,10 @@ def test_kill_9_in_a_round_then_resume_ends_in_the_same_bits(
     assert [row["round"] for row in rows] == list(range(ROUNDS + 1))
 
 
-@pytest.mark.parametrize("workers", [2])
 def test_ctrl_c_stops_cleanly_and_can_be_resumed(
-    config: ExperimentConfig, expected: bytes, tmp_path: Path, workers: int
+    config: ExperimentConfig, expected: bytes, tmp_path: Path
 ) -> None:
-    process, run = frozen(config, workers, tmp_path, 2)
+    process, run = frozen(config, 2, tmp_path, 2)
     children = _children(process.pid)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGCONT)
@@ -178,10 +177,18 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-@pytest.mark.parametrize("library", ["typer", "torch", "transformers.models.llama.modeling_llama"])
+@pytest.mark.parametrize(
+    ("library", "number"),
+    [
+        ("typer", signal.SIGINT),
+        ("typer", signal.SIGTERM),
+        ("torch", signal.SIGTERM),
+        ("transformers.models.llama.modeling_llama", signal.SIGINT),
+    ],
+    ids=str,
+)
 def test_a_stop_that_a_destructor_swallows_is_not_lost(
-    number: signal.Signals, library: str, config: ExperimentConfig, tmp_path: Path
+    library: str, number: signal.Signals, config: ExperimentConfig, tmp_path: Path
 ) -> None:
     run, source = tmp_path / "run", tmp_path / "config.toml"
     source.write_text(tomli_w.dumps(config.model_dump(exclude_none=True)))

@@ -16,12 +16,7 @@ from hofl.core.durable import sealed
 from hofl.core.errors import HoflError
 from hofl.experiment.journal import Journal, of_day, story
 from hofl.experiment.runs import RunDirectory
-from support.runs import quick, run_cli
-
-
-def stop(event: str, facts: Any) -> None:
-    if event == "round" and facts["round"] == 2:
-        raise KeyboardInterrupt
+from support.runs import quick, run_cli, stop_at
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +24,7 @@ def run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stopped after round 2, resumed to the end, then from round 2 again."""
     path = tmp_path_factory.mktemp("audit") / "run"
     with pytest.raises(KeyboardInterrupt):
-        hofl.run(quick(tiny_folder, fleet={"dropout": 0.3}), path, stop)
+        hofl.run(quick(tiny_folder, fleet={"dropout": 0.3}), path, stop_at(2))
     hofl.resume(path)
     hofl.resume(path, from_round=2)
     return path
@@ -148,7 +143,7 @@ def test_a_round_whose_line_a_kill_prevented_is_written_at_the_next_start(
     def keep_log(event: str, facts: Any) -> None:
         if event == "round" and facts["round"] == 1:
             shutil.copy(path / "audit.jsonl", saved)
-        stop(event, facts)
+        stop_at(2)(event, facts)
 
     with pytest.raises(KeyboardInterrupt):
         hofl.run(quick(tiny_folder), path, keep_log)

@@ -5,9 +5,12 @@ Oracle: the same run in which that device simply gave no answer, bit for bit.
 
 import math
 import shutil
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -17,10 +20,11 @@ import hofl
 from hofl.core.errors import HoflError
 from hofl.engines.base import Dispatch, Failure
 from hofl.engines.local import InProcess
-from hofl.experiment.build import build_simulation
+from hofl.experiment.build import Simulation, build_simulation
 from hofl.experiment.checkpoint import load_state, sound_rounds
+from hofl.experiment.config import parse_config
 from hofl.experiment.rounds import one_round, train_until
-from hofl.experiment.runs import RunDirectory
+from hofl.experiment.runs import RunDirectory, config_text
 from hofl.messages import Upload
 from hofl.server.outliers import Outliers
 from support.runs import adapter_bytes, quick, run_cli
@@ -69,8 +73,14 @@ def scalars(value: float) -> Lie:
     )
 
 
+@cache
+def built(text: str) -> Simulation:
+    """One experiment for all runs of one configuration: a run changes nothing in it."""
+    return build_simulation(parse_config(tomllib.loads(text)))
+
+
 def trained(config, path: Path, liar: int, at: int, lie: Lie | None) -> tuple[torch.Tensor, list]:
-    experiment = build_simulation(config)
+    experiment = built(config_text(config))
     run = RunDirectory.create(path, experiment.config, experiment.secret)
     engine = OneLiar(experiment.client, liar, at, lie)
     state = train_until(experiment, engine, run, lambda *_: None, config.rounds)
@@ -78,8 +88,15 @@ def trained(config, path: Path, liar: int, at: int, lie: Lie | None) -> tuple[to
     return state.w, run.metrics()
 
 
+@cache
+def without(text: str, liar: int, at: int) -> torch.Tensor:
+    """The model of the same run in which that device gave no answer."""
+    with TemporaryDirectory() as folder:
+        return trained(parse_config(tomllib.loads(text)), Path(folder) / "run", liar, at, None)[0]
+
+
 def liar_of(config, place: int, at: int) -> int:
-    experiment = build_simulation(config)
+    experiment = built(config_text(config))
     return experiment.cohort(at, experiment.present(at))[place]
 
 
@@ -100,10 +117,9 @@ def test_an_update_out_of_proportion_is_refused_and_the_others_count(
     changes, lie = CASES[case]
     config = quick(tiny_folder, rounds=at + 2, **changes)
     liar = liar_of(config, place, at)
-    without, _ = trained(config, tmp_path / "silent", liar, at, None)
     w, rows = trained(config, tmp_path / "lying", liar, at, lie)
     assert "the norm of its update is" in rows[at + 1].refused[liar]
-    assert torch.equal(w, without)
+    assert torch.equal(w, without(config_text(config), liar, at))
     assert not any(row.refused for row in rows if row.round != at + 1)
     assert all(row.norm for row in rows[1:])
 
@@ -115,10 +131,9 @@ def test_with_a_cohort_of_two_an_absurd_update_is_refused_from_the_first_round_o
     config = quick(tiny_folder, rounds=2, fleet={"cohort": 2})
     for at in (0, 1):
         liar = liar_of(config, 0, at)
-        without, _ = trained(config, tmp_path / f"silent-{at}", liar, at, None)
         w, rows = trained(config, tmp_path / f"lying-{at}", liar, at, lie)
         assert list(rows[at + 1].refused) == [liar]
-        assert torch.equal(w, without)
+        assert torch.equal(w, without(config_text(config), liar, at))
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +151,9 @@ def test_a_model_that_one_large_update_ruins_is_not_kept(surer: Path, tmp_path: 
     """Within the limit, but the loss on the test examples is absurd."""
     config = quick(surer, rounds=3, method={"name": "fedavg"}, server={"max_ratio": 1e7})
     liar = liar_of(config, 1, 1)
-    without, _ = trained(config, tmp_path / "silent", liar, 1, None)
     w, rows = trained(config, tmp_path / "lying", liar, 1, times(-1e5))
     assert "the loss rises from" in rows[2].refused[liar]
-    assert torch.equal(w, without)
+    assert torch.equal(w, without(config_text(config), liar, 1))
 
 
 @pytest.mark.parametrize("cohort", [1, 2])
@@ -155,8 +169,8 @@ def test_nor_where_no_norm_is_usual_yet(cohort: int, surer: Path, tmp_path: Path
     for lie in (None, times(-1e5)):
         engine = OneLiar(experiment.client, liar, 1, lie)
         ends.append(one_round(experiment, engine, state, lambda *_: None))
-    (without, _), (new, row) = ends
-    assert torch.equal(new.w, without.w)
+    (silent, _), (new, row) = ends
+    assert torch.equal(new.w, silent.w)
     (reason,) = {draw.refused[liar] for draw in row.attempts if liar in draw.refused}
     assert "the loss rises from" in reason
 

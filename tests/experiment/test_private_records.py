@@ -18,16 +18,11 @@ from hofl.experiment.records import RoundRecord
 from hofl.experiment.repair import repair
 from hofl.experiment.runs import RunDirectory
 from hofl.server.accounting import epsilon
-from support.runs import quick
+from support.runs import quick, stop_at
 
 PRIVACY = {"noise": 1.0, "scalar_clip": 0.5, "difference_clip": 0.1}
 RELEASES = 3
 """Of one participation: the scalars of two steps, and the difference."""
-
-
-def stop(event: str, facts: Any) -> None:
-    if event == "round" and facts["round"] == 3:
-        raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +30,9 @@ def stopped(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """Stopped after round 3; the start and every round have a checkpoint."""
     path = tmp_path_factory.mktemp("private") / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        hofl.run(quick(tiny_folder, rounds=4, privacy=PRIVACY, server={"keep": 4}), path, stop)
+        hofl.run(
+            quick(tiny_folder, rounds=4, privacy=PRIVACY, server={"keep": 4}), path, stop_at(3)
+        )
     return path
 
 

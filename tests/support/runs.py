@@ -1,12 +1,19 @@
 """Configurations of quick runs, and how a run's result is compared bit for bit."""
 
+import io
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import pytest
 
 from hofl import ExperimentConfig
+from hofl.cli.main import main
 from hofl.experiment.config import parse_config
 from hofl.methods import SHORT, nested
 
@@ -24,6 +31,7 @@ def quick(folder: Path, **changes: Any) -> ExperimentConfig:
         "fleet": {"clients": 6, "cohort": 3, "boundaries": [1, 2, 3]},
         "method": {"name": "hofl", "optimizer": {"lr": 1e-2}, "local_steps": 2},
         "engine": {"threads": 1},
+        "evaluation": {"batch_size": 50},
         "server": {"secret": "seed"},  # a network run then has the bits of a simulated one
     }
     for key, value in changes.items():
@@ -70,8 +78,38 @@ def start_cli(*words: str) -> subprocess.Popen[str]:
     )
 
 
-def run_cli(*words: str, timeout: float = 900) -> tuple[int, str]:
-    """Exit code and output of the command line."""
+def run_cli(*words: str) -> tuple[int, str]:
+    """Exit code and output of the command line, in this process: what it loads is loaded once."""
+    output = io.StringIO()
+    stops = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with (
+            redirect_stdout(output),
+            redirect_stderr(output),
+            patch.object(sys, "argv", ["hofl", *words]),
+            patch.object(sys, "unraisablehook", sys.unraisablehook),
+            pytest.raises(SystemExit) as end,
+        ):
+            main()
+    finally:
+        for number, handler in stops.items():
+            signal.signal(number, handler)
+    code = end.value.code
+    return code if isinstance(code, int) else 0, output.getvalue()
+
+
+def run_process(*words: str, timeout: float = 900) -> tuple[int, str]:
+    """The same in a process of its own."""
     process = start_cli(*words)
     output, _ = process.communicate(timeout=timeout)
     return process.returncode, output
+
+
+def stop_at(last: int) -> Callable[[str, Any], None]:
+    """Return an observer that stops a run, as Ctrl-C does, when this round is recorded."""
+
+    def stop(event: str, facts: Any) -> None:
+        if event == "round" and facts["round"] == last:
+            raise KeyboardInterrupt
+
+    return stop

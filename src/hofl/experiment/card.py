@@ -26,6 +26,40 @@ model = load_trained(Path("FOLDER"))
 """
 
 
+@dataclass(frozen=True)
+class Saved:
+    """How a trained folder is loaded by others.
+
+    Args:
+        library: that loads it, by the hub's name.
+        relation: to its base model, in the hub's words.
+        tags: for the hub, beside those of every card.
+        snippet: code that loads it; ``{base}`` is the quoted name of the base model.
+    """
+
+    library: str
+    relation: str
+    tags: tuple[str, ...]
+    snippet: str
+
+
+ADAPTER = Saved(
+    "peft",
+    "adapter",
+    ("lora",),
+    "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
+    "base = AutoModelForCausalLM.from_pretrained({base})\n"
+    'model = PeftModel.from_pretrained(base, "FOLDER")  # this folder\n',
+)
+WHOLE_MODEL = Saved(
+    "transformers",
+    "finetune",
+    (),
+    "from transformers import AutoModelForCausalLM\n\n"
+    'model = AutoModelForCausalLM.from_pretrained("FOLDER")  # this folder\n',
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Card:
     """What a reader of the adapter should know.
@@ -34,7 +68,7 @@ class Card:
         base: name of the base model: its hub id, or the folder as the user named it.
         on_hub: whether the base is a hub id.
         weights: what to know about the base model's weights, or empty.
-        library: that loads the folder, ``peft`` or ``transformers``.
+        saved: how the folder is loaded.
         datasets: hub ids of the data.
         prompt: what the model was trained to answer.
         facts: label -> value, about the training.
@@ -44,7 +78,7 @@ class Card:
     base: str
     on_hub: bool
     weights: str
-    library: str
+    saved: Saved
     datasets: tuple[str, ...]
     prompt: Prompt
     facts: Mapping[str, str]
@@ -63,7 +97,7 @@ class Card:
             "## Prompt",
             f"```\n{self.prompt.template}\n```\n\n{_answer(self.prompt)}",
             "## How to load it",
-            f"```python\n{self._snippet()}```",
+            f"```python\n{self.saved.snippet.format(base=json.dumps(self.base))}```",
             "With hofl, which finds its own copy of a built-in model:",
             f"```python\n{WITH_HOFL}```",
         ]
@@ -71,28 +105,15 @@ class Card:
 
     def _header(self) -> str:
         """Return the YAML header; text is quoted as JSON, which YAML reads."""
-        tags = ["federated-learning", "hofl", *(["lora"] if self.library == "peft" else [])]
-        lines = [f"library_name: {self.library}", "pipeline_tag: text-generation"]
+        tags = ["federated-learning", "hofl", *self.saved.tags]
+        lines = [f"library_name: {self.saved.library}", "pipeline_tag: text-generation"]
         if self.on_hub:
             lines.insert(0, f"base_model: {json.dumps(self.base)}")
-            relation = "adapter" if self.library == "peft" else "finetune"
-            tags.append(f"base_model:{relation}:{self.base}")
+            tags.append(f"base_model:{self.saved.relation}:{self.base}")
         lines += ["tags:", *(f"- {json.dumps(tag)}" for tag in tags)]
         if self.datasets:
             lines += ["datasets:", *(f"- {json.dumps(name)}" for name in self.datasets)]
         return "\n".join(["---", *lines, "---"])
-
-    def _snippet(self) -> str:
-        if self.library != "peft":
-            return (
-                "from transformers import AutoModelForCausalLM\n\n"
-                'model = AutoModelForCausalLM.from_pretrained("FOLDER")  # this folder\n'
-            )
-        return (
-            "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-            f"base = AutoModelForCausalLM.from_pretrained({json.dumps(self.base)})\n"
-            'model = PeftModel.from_pretrained(base, "FOLDER")  # this folder\n'
-        )
 
 
 def card_of(experiment: Experiment, summary: RunSummary) -> Card:
@@ -106,11 +127,16 @@ def card_of(experiment: Experiment, summary: RunSummary) -> Card:
             "Training began at random weights, which were not saved: the adapter cannot be used."
         )
     initial, final = summary.initial, summary.final
+    saved, trained = WHOLE_MODEL, "every weight of every block"
+    adapter = config.adapter
+    if adapter.kind == "lora":
+        on = ", ".join(adapter.targets)
+        saved, trained = ADAPTER, f"LoRA of rank {adapter.rank}, alpha {adapter.alpha}, on {on}"
     sizes, private = config.fleet, experiment.privacy
     facts = {
         "task": "custom data" if config.custom else config.task.name,
         "method": config.method.name + (f", q {local.q}, mu {local.mu:g}" if local.q else ""),
-        "trained": f"{_trained(experiment)} ({experiment.layout.size:,} parameters)",
+        "trained": f"{trained} ({experiment.layout.size:,} parameters)",
         "rounds": f"{summary.rounds:,}",
         "clients": f"{sizes.clients:,}, {sizes.cohort:,} per round, {local.local_steps} steps each",
         "optimizer": f"{type(local.optimizer).__name__}, learning rate {local.optimizer.lr:g}",
@@ -123,20 +149,12 @@ def card_of(experiment: Experiment, summary: RunSummary) -> Card:
         base=name,
         on_hub=not Path(experiment.model.reference).is_dir() or source is not None,
         weights=weights,
-        library="peft" if config.adapter.kind == "lora" else "transformers",
+        saved=saved,
         datasets=() if benchmark is None else (benchmark.hub,),
         prompt=experiment.prompt,
         facts=facts,
         scores={key: (initial[key], final[key]) for key in SCORES if key in initial},
     )
-
-
-def _trained(experiment: Experiment) -> str:
-    adapter = experiment.config.adapter
-    if adapter.kind != "lora":
-        return "every weight of every block"
-    targets = ", ".join(adapter.targets)
-    return f"LoRA of rank {adapter.rank}, alpha {adapter.alpha}, on {targets}"
 
 
 def _answer(prompt: Prompt) -> str:
