@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hofl.core.errors import HoflError
@@ -105,6 +105,36 @@ def test_a_wrong_guess_is_one_line_that_says_what_differed() -> None:
     with pytest.raises(HoflError, match=r"'qwen3' cannot be split.*scores differ by") as caught:
         check_agreement(SplitModel(model, without_norm, torch.float32))
     assert "\n" not in str(caught.value)
+
+
+def test_equal_scores_with_other_gradients_are_refused_too() -> None:
+    """A block that is right in value and, on texts that lie end to end, wrong in its gradient."""
+    split = build_split(FOUND["qwen3"], None, adapter=Lora(rank=2))
+
+    def double(_block: nn.Module, _args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if len(hidden) == 1 and hidden.requires_grad:
+            hidden.register_hook(lambda gradient: 2 * gradient)
+
+    split.blocks[-1].register_forward_hook(double)
+    with pytest.raises(HoflError, match=r"cannot be split.*gradients above boundary . differ by"):
+        check_agreement(split)
+
+
+def test_blocks_beside_the_head_are_not_guessed_at() -> None:
+    """A model without a decoder of its own: nothing holds blocks and token table alone."""
+    with torch.device("meta"):
+        whole = AutoModelForCausalLM.from_config(FOUND["qwen3"])
+    flat = nn.Module()
+    flat.config, flat.embed, flat.layers = (
+        whole.config,
+        whole.model.embed_tokens,
+        whole.model.layers,
+    )
+    flat.get_input_embeddings = lambda: flat.embed
+    flat.get_output_embeddings = lambda: whole.lm_head
+    with pytest.raises(HoflError, match="it has no list of blocks of one class between"):
+        found_family(flat)
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,14 @@ def found_family(model: Any) -> Family:
     # A list inside a block, such as a mixture's experts, may be longer than the list of blocks.
     outer = [path for path in lists if not any(path.startswith(f"{other}.") for other in lists)]
     tables = [path for path, part in parts.items() if part is model.get_input_embeddings()]
-    if not outer or not tables or model.get_output_embeddings() is None:
+    longest = max(outer, key=lambda path: len(parts[path]), default="")
+    decoder = _common(longest, tables[0]) if tables else ""
+    # Without a decoder, a module that holds blocks and table but not the head, there is no guess.
+    if not decoder or model.get_output_embeddings() is None:
         raise HoflError(
             f"model type {kind!r} cannot be split: it has no list of blocks of one class between a "
             "token table and a head. Use another model, or add a row to hofl/models/families.py."
         )
-    longest = max(outer, key=lambda path: len(parts[path]))
-    decoder = _common(longest, tables[0])
     inside = longest.removeprefix(f"{decoder}.")
     children = dict(parts[decoder].named_children())
     later = [*children][[*children].index(inside.partition(".")[0]) + 1 :]
