@@ -29,6 +29,7 @@ COMMANDS = {
     "models",
     "plan",
     "profile",
+    "report",
     "run",
     "sample",
     "theory",

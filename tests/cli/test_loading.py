@@ -74,6 +74,7 @@ def test_reading_a_finished_run_loads_no_library_of_models(
     read += "run = RunDirectory.open(Path(sys.argv[1])); run.config(), run.metrics(), run.summary()"
     assert loaded(read, run) == []
     assert loaded(COMMAND, "curve", run, "--json") == []
+    assert loaded(COMMAND, "report", run, "-o", f"{run}/report.html") == []
     assert loaded(COMMAND, "run", "--resume", run) == []
     for command in ("server", "fleet"):
         assert loaded(COMMAND, command, f"{run}/config.toml", "--out", run, "--resume") == []

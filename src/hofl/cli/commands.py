@@ -27,6 +27,7 @@ COMMANDS: Table = {
         "compare": ("compare", "Compare methods over seeds and a grid, in one table."),
         "repair": ("repair", "Bring a damaged run back to work."),
         "audit": ("audit", "Check a run's audit log and print its story."),
+        "report": ("report", "Write a page with curves, tables and origins of runs."),
         "curve": ("curve", "Show scores and training losses of runs, round by round."),
         "evaluate": ("evaluate", "Score a model, a run or a file of answers on a task."),
     },

@@ -13,7 +13,7 @@ from hofl.core.sizes import show_bytes
 from hofl.experiment.records import RoundRecord, headline
 from hofl.methods import method
 from hofl.report.cells import Cell
-from hofl.rules import LocalRule
+from hofl.rules import BOTTOM_RULES, LocalRule
 
 EXTRA_STREAMS: dict[str, Callable[[int], int]] = {
     "forward": lambda q: q,
@@ -32,18 +32,17 @@ def _probes(rule: LocalRule, b: int, blocks: int) -> int | None:
     return None if streams is None or reach is None else streams(rule.q) * reach(b, blocks)
 
 
-BOTTOM_PASSES: dict[str, Callable[[LocalRule, int, int], int | None]] = {
-    "frozen": lambda rule, b, blocks: 0,
-    "recompute": lambda rule, b, blocks: 2 * b,
-    "zeroth-order": _probes,
-}
-"""By bottom rule: block passes on an example beyond the anchor's b + 2(L - b)."""
-
-
 def block_passes(rule: LocalRule, boundary: int, blocks: int) -> int | None:
-    """Return block passes of a local step on one example; None for parts not known here."""
-    beyond = BOTTOM_PASSES.get(rule.bottom.name)
-    more = None if beyond is None else beyond(rule, boundary, blocks)
+    """Return block passes of a local step on one example; None for parts not known here.
+
+    The anchor takes b + 2(L - b); a bottom that runs backward runs its blocks again for that.
+    """
+    traits = BOTTOM_RULES.get(rule.bottom.name)
+    if traits is None:
+        return None
+    more: int | None = 2 * boundary if traits.needs_backward else 0
+    if traits.sends_scalars or traits.probes:
+        more = _probes(rule, boundary, blocks)
     return None if more is None else 2 * blocks - boundary + more
 
 
