@@ -14,7 +14,7 @@ import tomli_w
 import hofl
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.runs import RunDirectory
-from support.runs import adapter_bytes, quick, run_cli, start_cli
+from support.runs import adapter_bytes, quick, run_cli, run_process, start_cli
 
 ROUNDS = 12
 
@@ -93,7 +93,7 @@ def test_ctrl_c_stops_cleanly_and_can_be_resumed(
     assert f"hofl run --resume {run}" in output
     assert "Traceback" not in output
     _assert_gone(children)
-    code, output = run_cli("run", "--resume", str(run))
+    code, output = run_process("run", "--resume", str(run))
     assert code == 0, output
     assert adapter_bytes(run) == expected
 
@@ -185,7 +185,7 @@ main()
         ("torch", signal.SIGTERM),
         ("transformers.models.llama.modeling_llama", signal.SIGINT),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_a_stop_that_a_destructor_swallows_is_not_lost(
     library: str, number: signal.Signals, config: ExperimentConfig, tmp_path: Path
