@@ -101,7 +101,6 @@ def test_the_page_and_the_picture_are_up_to_date() -> None:
         ("datasets", {"data"}),
         ("huggingface_hub", {"data"}),
         ("pyarrow", {"data"}),
-        ("plotly", {"report"}),
         ("matplotlib", {"report"}),
         ("flwr", {"deploy"}),
         ("psutil", {"deploy"}),

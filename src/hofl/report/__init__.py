@@ -1,1 +1,1 @@
-"""Curves and figures from the files of runs. Plotting libraries are the extra ``report``."""
+"""Curves and figures from the files of runs. Images need the extra ``report``."""

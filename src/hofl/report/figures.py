@@ -1,8 +1,7 @@
-"""Figures as files: line charts side by side, stacked bars; interactive (plotly) or an image.
+"""Figures as files: line charts side by side, stacked bars; a page or an image.
 
-The suffix of the path chooses the kind of file. Both plotting libraries are optional
-(``pip install 'hofl[report]'``) and imported when a figure is written, so that nothing else waits
-for them.
+The suffix of the path chooses the kind of file. Images need matplotlib, which is optional
+(``pip install 'hofl[report]'``) and imported when one is written.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
+from hofl.report.document import page
 
-_LIBRARY = {".html": "plotly", ".png": "matplotlib", ".svg": "matplotlib"}
+_KINDS = (".html", ".png", ".svg")
 _Figure = TypeVar("_Figure")
 
 
@@ -61,68 +62,42 @@ class Bars:
 
 def check_figure(path: Path) -> None:
     """Refuse a path that no figure can be written to, before any work is done."""
-    if path.suffix not in _LIBRARY:
-        raise HoflError(f"cannot plot to {path.name!r}: end it in {', '.join(_LIBRARY)}.")
+    if path.suffix not in _KINDS:
+        raise HoflError(f"cannot plot to {path.name!r}: end it in {', '.join(_KINDS)}.")
 
 
 def write_panels(panels: Sequence[Panel], path: Path) -> None:
     """Write charts side by side."""
-    _write(panels, path, page=_panels_page, image=_panels_image)
+    _write(panels, path, as_page=_panels_page, as_image=_panels_image)
 
 
 def write_bars(bars: Bars, path: Path) -> None:
     """Write stacked bars."""
-    _write(bars, path, page=_bars_page, image=_bars_image)
+    _write(bars, path, as_page=_bars_page, as_image=_bars_image)
 
 
 def _write(
     figure: _Figure,
     path: Path,
     *,
-    page: Callable[[_Figure, Path], None],
-    image: Callable[[_Figure, Path], None],
+    as_page: Callable[[_Figure, Path], None],
+    as_image: Callable[[_Figure, Path], None],
 ) -> None:
     check_figure(path)
-    library = _LIBRARY[path.suffix]
     try:
-        (page if library == "plotly" else image)(figure, path)
+        (as_page if path.suffix == ".html" else as_image)(figure, path)
     except ImportError as error:
         raise HoflError(
-            f"{path.suffix} figures need {library}: run pip install 'hofl[report]'."
+            f"{path.suffix} figures need matplotlib: run pip install 'hofl[report]'."
         ) from error
     except OSError as error:
         raise HoflError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def _panels_page(panels: Sequence[Panel], path: Path) -> None:
-    import plotly.colors
-    import plotly.graph_objects
-    import plotly.subplots
-
-    colours = plotly.colors.qualitative.D3
-    figure = plotly.subplots.make_subplots(
-        rows=1, cols=len(panels), subplot_titles=[panel.title for panel in panels]
-    )
-    named: set[str] = set()
-    for column, panel in enumerate(panels, start=1):
-        for k, line in enumerate(panel.lines):
-            sizes = [9 if i == line.mark else 0 for i in range(len(line.x))]
-            trace = plotly.graph_objects.Scatter(
-                x=list(line.x),
-                y=list(line.y),
-                name=line.name,
-                legendgroup=line.name,
-                showlegend=line.name not in named,
-                mode="lines+markers",
-                line={"color": colours[k % len(colours)]},
-                marker={"size": sizes, "line": {"width": 0}},
-            )
-            named.add(line.name)
-            figure.add_trace(trace, row=1, col=column)
-        figure.update_xaxes(title_text=panel.x_label, row=1, col=column)
-        figure.update_yaxes(title_text=panel.y_label, row=1, col=column)
-    # the library is put inside: the page then opens without a network
-    figure.write_html(path, include_plotlyjs=True)
+    plain = [{**vars(panel), "lines": [vars(line) for line in panel.lines]} for panel in panels]
+    title = ", ".join(panel.title for panel in panels)
+    write_whole(path, page({"title": title, "panels": plain}, "charts.js"))
 
 
 def _panels_image(panels: Sequence[Panel], path: Path) -> None:
@@ -144,20 +119,7 @@ def _panels_image(panels: Sequence[Panel], path: Path) -> None:
 
 
 def _bars_page(bars: Bars, path: Path) -> None:
-    import plotly.graph_objects
-
-    figure = plotly.graph_objects.Figure(
-        data=[plotly.graph_objects.Bar(name=name, y=sizes) for name, sizes in bars.parts()]
-    )
-    figure.update_layout(
-        barmode="stack",
-        bargap=0.15,
-        title=bars.title,
-        xaxis_title=bars.x_label,
-        yaxis_title=bars.y_label,
-        legend={"traceorder": "reversed"},  # as the parts are stacked
-    )
-    figure.write_html(path, include_plotlyjs=True)
+    write_whole(path, page({"title": bars.title, "bars": vars(bars)}, "charts.js"))
 
 
 def _bars_image(bars: Bars, path: Path) -> None:

@@ -1,8 +1,6 @@
 /* The report: tables and figures from the contents that the page carries. */
 "use strict";
 
-const contents = JSON.parse(document.getElementById("contents").textContent);
-const COLOURS = ["#1f77b4", "#e07a00", "#2a9d4a", "#c63a3a", "#8a63c9", "#8c6d4f", "#d05aa8", "#6b7480", "#a3a000", "#1aa6b8"];
 const rows = contents.groups.flatMap((group, number) => group.rows.map((row) => ({ ...row, group: number })));
 rows.forEach((row, k) => {
   row.colour = COLOURS[k % COLOURS.length];
@@ -26,52 +24,6 @@ const SHOW = {
   downlink: bytes, compute: (v) => d3.format(".3~s")(v), seconds: (v) => (v < 5400 ? `${v.toFixed(0)} s` : `${(v / 3600).toFixed(1)} h`),
 };
 const title = (key) => (key === "score" ? metric : contents.measures[key].title);
-
-/* A figure redraws itself when a choice or its width changes. */
-function figure({ id, caption, about, choices = [], draw }) {
-  const chart = element("div", { class: "chart" });
-  const data = element("details", {}, element("summary", {}, "data"));
-  const state = {};
-  let table = [];
-  const controls = choices.map(({ name, label, options, value }) => {
-    state[name] = value ?? Object.keys(options)[0];
-    const entries = Object.entries(options).map(([key, text]) =>
-      element("option", { value: key, selected: key === state[name] ? "" : null }, text));
-    const select = element("select", { name, onchange: () => { state[name] = select.value; render(); } }, ...entries);
-    return element("label", {}, label, select);
-  });
-  const picture = () => chart.querySelector("svg[role=img]");
-  const button = (text, action) => element("button", { type: "button", onclick: action, "aria-label": `${caption}: save as ${text}` }, text);
-  const saves = [
-    button("CSV", () => save(`${id}.csv`, "text/csv", csv(table))),
-    button("SVG", () => picture() && save(`${id}.svg`, "image/svg+xml", svgText(picture()))),
-    button("PNG", async () => picture() && save(`${id}.png`, "image/png", await pngOf(picture()))),
-  ];
-  function render() {
-    const drawn = draw(state, Math.max(260, chart.clientWidth || 400));
-    table = drawn.data;
-    chart.replaceChildren(...(drawn.legend ? [legend(drawn.legend)] : []), drawn.plot ?? element("p", {}, drawn.empty ?? "nothing to show"));
-    const svg = drawn.plot;
-    if (svg) {
-      svg.setAttribute("role", "img");
-      svg.setAttribute("aria-label", `${caption}. ${drawn.said ?? about} The data follow as a table.`);
-      chart.dataset.points = String(table.length);
-    }
-    data.replaceChildren(data.firstChild, tableOf(table, caption));
-  }
-  const node = element("figure", { id }, element("figcaption", {}, caption), element("p", {}, about),
-    element("div", { class: "bar" }, ...controls, ...saves), chart, data);
-  let width = 0;
-  new ResizeObserver(() => {
-    if (chart.clientWidth !== width) { width = chart.clientWidth; render(); }
-  }).observe(chart);
-  return node;
-}
-
-function legend(entries) {
-  return element("ul", { class: "legend", "aria-hidden": "true" }, ...entries.map(({ name, colour }) =>
-    element("li", {}, element("span", { class: "swatch", style: `background:${colour}` }), name)));
-}
 
 /* Rows of different tables are not comparable: a figure shows one table at a time. */
 const tables = contents.groups.length < 2 ? [] : [{
