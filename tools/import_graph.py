@@ -16,7 +16,7 @@ LAYERS = [
     ("theory", "sampling", "rules", "recipes"),
     ("data", "models", "messages"),
     ("evaluation", "methods", "local", "server"),
-    ("algorithm",),
+    ("algorithm", "family"),
     ("catchup", "memory"),
     ("engines",),
     ("experiment",),

@@ -121,6 +121,7 @@ BOTTOM_RULES: dict[str, BottomTraits] = {
 SURROGATES: dict[str, SurrogateTraits] = {
     "linear": SurrogateTraits(make="hofl.local.surrogates:Linear", judges=True, gives_delta=True),
     "end-to-end": SurrogateTraits(make="hofl.local.surrogates:EndToEnd", judges=True),
+    "auxiliary-head": SurrogateTraits(make="hofl.local.auxiliary:AuxiliaryHead", judges=True),
     "none": SurrogateTraits(make="hofl.local.surrogates:TopOnly"),
 }
 ESTIMATORS: dict[str, EstimatorTraits] = {

@@ -28,7 +28,7 @@ from support.registries import (
     rules_of,
     shown,
 )
-from support.steps import autograd_gradient, participate, plan_for, site_at
+from support.steps import autograd_gradient, participate, plan_for, site_at, tiny_for
 
 STEPS, Q = 2, 3
 RULES = rules_of(local_steps=STEPS, q=Q)
@@ -128,7 +128,7 @@ def test_a_surrogate_is_refused_where_it_gives_too_little_and_only_there(
         (traits.sends_scalars or traits.probes) and not given.judges
     )
     rule = replace(RULES[0], bottom=bottom, surrogate=surrogate)
-    site = site_at(tiny("llama"), 2, DirectionKey(1, 0, 0), 0)
+    site = site_at(tiny_for(surrogate, "llama"), 2, DirectionKey(1, 0, 0), 0)
     if not lacking:
         hybrid_gradients(site, [batch(0)], LocalParts.of(rule, 2))
         return

@@ -17,9 +17,15 @@ from hofl.local.streams import Stream
 from hofl.models.families import family_of
 from hofl.models.split import SplitModel
 from hofl.rules import SURROGATES, Part
-from support.models import BLOCKS, batch, pack, tiny
-from support.registries import SURROGATE_EXAMPLES, check_examples, parts_of, shown
-from support.steps import feedback_of, loss_of, site_at
+from support.models import BLOCKS, batch, pack
+from support.registries import (
+    SURROGATE_EXAMPLES,
+    check_examples,
+    owns_parameters,
+    parts_of,
+    shown,
+)
+from support.steps import feedback_of, loss_of, site_at, tiny_for
 
 STREAM = Stream(j=1, scale=0.5)
 
@@ -47,7 +53,7 @@ def truth(model: SplitModel, data: Batch, boundary: int) -> Truth:
     delta, *grads = torch.autograd.grad(loss, [caught[0], *trained])
     flat = torch.cat([grad.reshape(-1) for grad in grads])
     z, delta = pack(caught[0].detach(), data), pack(delta, data)
-    return Truth(loss.item(), z, delta, flat[model.layout.cut(boundary) :])
+    return Truth(loss.item(), z, delta, flat[model.layout.cut(boundary) - model.layout.cut(0) :])
 
 
 def site_of(model: SplitModel, boundary: int, **more: Execution) -> Site:
@@ -66,7 +72,7 @@ def test_every_surrogate_has_examples() -> None:
 def test_loss_top_gradient_and_delta_are_autograds(
     part: Part, boundary: int, family: str, segment: int
 ) -> None:
-    model, data = tiny(family), batch(0)
+    model, data = tiny_for(part, family), batch(0)
     exact = truth(model, data, boundary)
     site = site_of(model, boundary, execution=Execution(checkpoint=segment))
     found = feedback_of(part, site, data, exact.z)
@@ -80,8 +86,13 @@ def test_loss_top_gradient_and_delta_are_autograds(
 @each
 @at_boundaries
 def test_a_surrogate_that_judges_follows_the_loss_to_first_order(part: Part, boundary: int) -> None:
-    """Along the gradient, against it, and along something random, by change and by slope."""
-    model, data = tiny("llama"), batch(1)
+    """Along the gradient, against it, and along something random, by change and by slope.
+
+    One with parameters of its own has another loss (``tests/local/test_auxiliary_head.py``).
+    """
+    if owns_parameters(part):
+        return
+    model, data = tiny_for(part, "llama"), batch(1)
     exact = truth(model, data, boundary)
     found = feedback_of(part, site_of(model, boundary), data, exact.z)
     if not SURROGATES[part.name].judges:
@@ -106,7 +117,7 @@ def test_a_surrogate_that_judges_follows_the_loss_to_first_order(part: Part, bou
 @at_boundaries
 def test_judging_leaves_model_and_activation_as_they_are(part: Part, boundary: int) -> None:
     """And nothing it returns holds a graph: a step's memory is freed with its tensors."""
-    model, data = tiny("llama"), batch(2)
+    model, data = tiny_for(part, "llama"), batch(2)
     z = truth(model, data, boundary).z
     w, anchor = model.w.clone(), z.clone()
     found = feedback_of(part, site_of(model, boundary), data, z)

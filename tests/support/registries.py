@@ -10,6 +10,7 @@ from typing import Any
 
 from hofl.core.optim import SGD
 from hofl.rules import BOTTOM_RULES, SURROGATES, LocalRule, Maker, Part
+from support.models import CONFIGS
 
 Examples = dict[str, list[dict[str, Any]]]
 """Options to try, by name of the entry; ``{}`` is an entry as it is."""
@@ -20,7 +21,12 @@ BOTTOM_EXAMPLES: Examples = {
     "frozen": [{}],
     "recompute": [{}],
 }
-SURROGATE_EXAMPLES: Examples = {"linear": [{}], "end-to-end": [{}], "none": [{}]}
+SURROGATE_EXAMPLES: Examples = {
+    "linear": [{}],
+    "end-to-end": [{}],
+    "auxiliary-head": [{"rank": 2, "alpha": 4.0}],
+    "none": [{}],
+}
 ESTIMATOR_EXAMPLES: Examples = {"forward": [{}], "central": [{}], "forward-mode": [{}]}
 DIRECTION_EXAMPLES: Examples = {
     "gaussian": [{}, {"shared": True}],
@@ -71,13 +77,20 @@ def fitting_surrogates(bottom: str) -> list[Part]:
     ]
 
 
+def owns_parameters(surrogate: Part) -> bool:
+    """Whether a surrogate trains parameters of its own: it is then not the loss to first order."""
+    made = surrogate.made_by(SURROGATES[surrogate.name].make)
+    return made.parameters(CONFIGS["llama"]) is not None
+
+
 def rules_of(**fields: Any) -> list[LocalRule]:
-    """Every bottom rule with every surrogate that it allows."""
+    """Every bottom rule with every surrogate that it allows and that every model fits."""
     values = {"optimizer": SGD(lr=0.05), **fields}
     return [
         LocalRule(**values, bottom=bottom, surrogate=surrogate)
         for bottom in parts_of(BOTTOM_EXAMPLES)
         for surrogate in fitting_surrogates(bottom.name)
+        if not owns_parameters(surrogate)
     ]
 
 

@@ -21,7 +21,7 @@ from hofl.models.split import SplitModel
 from hofl.rules import ESTIMATORS, SURROGATES, LocalRule, Part
 from hofl.server.aggregate import aggregation_of
 from hofl.server.state import Contribution, NothingKept, ServerState, keeper_of
-from support.models import batch, parts, slot_logits
+from support.models import CONFIGS, batch, parts, slot_logits, tiny
 
 
 def made(estimator: str, mu: float) -> Estimator:
@@ -32,6 +32,12 @@ def made(estimator: str, mu: float) -> Estimator:
 def site_at(model: SplitModel, boundary: int, key: DirectionKey, step: int, **more: Any) -> Site:
     """A local step with Gaussian directions."""
     return Site(model, boundary, Gaussian(key, model.layout), step, **more)
+
+
+def tiny_for(surrogate: Part, family: str) -> SplitModel:
+    """A tiny model with the parameters that a surrogate trains beside the model's, if any."""
+    made = surrogate.made_by(SURROGATES[surrogate.name].make)
+    return tiny(family, surrogate=made.parameters(CONFIGS[family]))
 
 
 def feedback_of(surrogate: Part, site: Site, data: Batch, z: Tensor) -> Feedback:

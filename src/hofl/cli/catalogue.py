@@ -10,17 +10,48 @@ import hofl
 from hofl.cli.display import say
 
 EXAMPLES = {
-    "methods": ("hofl methods",),
+    "methods": ("hofl methods", "hofl methods hiso"),
     "models": ("hofl models", "hofl models smollm2-135m-instruct"),
 }
 
 
-def methods() -> None:
-    """List the federated methods, one line each."""
-    table = Table("method", "what it does", box=None)
-    for name, method in hofl.METHODS.items():
-        table.add_row(name, method.summary)
-    Console().print(table)
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None,
+) -> None:
+    """List the federated methods by group, or explain one: its steps and what travels.
+
+    Every client holds the whole model; what it trains by which order is the method's.
+    """
+    from hofl.family import EXPLAINED, GROUPS, down, up
+
+    console = Console()
+    if name is not None:
+        _explain(console, name)
+        return
+    for group in GROUPS:
+        table = Table(Column(group, style="bold"), "what it does", "up", "down", box=None)
+        for key, method in hofl.METHODS.items():
+            if EXPLAINED[key].group == group:
+                table.add_row(key, method.summary, up(method), down(key))
+        console.print(table)
+        console.print()
+    say(console, "hofl methods NAME: the steps of one method.")
+
+
+def _explain(console: Console, name: str) -> None:
+    """Print a method's algorithm, what travels, equations and source."""
+    from hofl.family import down, explained, up
+
+    entry, method = explained(name), hofl.METHODS[name]
+    say(console, f"{name} ({entry.group}): {method.summary}")
+    for number, step in enumerate(entry.steps, start=1):
+        say(console, f"  {number}. {step}")
+    rule = method.local
+    optimizer = f"{rule.optimizer.name} {rule.optimizer.lr:g}"
+    say(console, f"settings: E = {rule.local_steps}, q = {rule.q}, mu = {rule.mu:g}, {optimizer}")
+    say(console, f"up: {up(method)}; down: {down(name)}")
+    say(console, f"in the paper: {entry.equations}")
+    say(console, f"source: {entry.source}")
 
 
 def models(

@@ -48,7 +48,7 @@ COMMANDS: Table = {
         "theory": ("theory", "Print the convergence bound against beta."),
     },
     "Look up": {
-        "methods": ("catalogue", "List the federated methods."),
+        "methods": ("catalogue", "List the federated methods, or explain one."),
         "models": ("catalogue", "List the built-in models, or fetch one."),
         "data": ("data", "Show a task's examples, clients and prompts."),
     },

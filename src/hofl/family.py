@@ -1,0 +1,179 @@
+"""The methods explained: group, steps in the paper's notation, equations and source of each.
+
+What travels is not written down here: :func:`up` and :func:`down` read it off the method.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hofl.core.errors import HoflError
+from hofl.methods import METHODS, Method
+from hofl.rules import DIRECTIONS
+
+FIRST, ZEROTH, HYBRID = "first-order", "zeroth-order", "hybrid"
+PAPER = "HO-FL's paper"
+_HYBRID_STEPS = (
+    "each client cuts at its own boundary: blocks 0..b-1 are bottom, the others and the head top",
+    "z = f_ZO(x; w_ZO) without a graph; the top runs forward and backward: g_FO and delta",
+    "s_j = <delta, f_ZO(x; w_ZO + mu u_j) - z> / mu for q directions",
+    "both segments step, g_ZO = (1/q) sum_j s_j u_j; E times",
+    "up go E q scalars and the top's difference; the server replays the bottom and averages",
+)
+_PURE_STEPS = (
+    "the whole model is bottom",
+    "s_j = [l(w + mu u_j) - l(w)] / mu; w steps along (1/q) sum_j s_j u_j; E times",
+    "up go E q scalars; the server replays",
+)
+_FEDAVG = "E steps of backpropagation through the whole model; up goes the difference; its mean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What a person asks about a method.
+
+    Args:
+        group: first-order, zeroth-order or hybrid.
+        steps: the algorithm, one line each.
+        equations: where it is in HO-FL's paper.
+        source: where it comes from.
+        catches_up: a client that was away may get mean scalars instead of w (``hofl.catchup``).
+    """
+
+    group: str
+    steps: tuple[str, ...]
+    equations: str
+    source: str
+    catches_up: bool = False
+
+
+EXPLAINED: dict[str, Explained] = {
+    "hofl": Explained(
+        group=HYBRID,
+        steps=(*_HYBRID_STEPS, "cohorts favour small bottoms: p = (1 - beta) u + beta r"),
+        equations="Eqs. (2)-(10), Algorithm 1; DepRound in appendix B",
+        source=PAPER,
+    ),
+    "hofl-uniform": Explained(
+        group=HYBRID,
+        steps=(*_HYBRID_STEPS, "cohorts are uniform"),
+        equations="Eqs. (2)-(10), Algorithm 1 with beta = 0",
+        source=PAPER,
+    ),
+    "ho-sfl": Explained(
+        group=HYBRID,
+        steps=(
+            "HO-FL's step with one common boundary and E = 1",
+            "the local step of HO-SFL in HO-FL's workflow: the client holds the top, too",
+        ),
+        equations="appendix A, the surrogate <delta, f_ZO(x; v)>",
+        source="HO-SFL; the step only, without its split workflow",
+    ),
+    "hosl": Explained(
+        group=HYBRID,
+        steps=(
+            "one common boundary, E = 1",
+            "s_j = [l(w_ZO + mu u_j) - l(w_ZO - mu u_j)] / (2 mu) through bottom and top",
+            "the top's gradient is taken at the unperturbed z; both segments step",
+        ),
+        equations="appendix A, the end-to-end surrogate",
+        source="HOSL; the step only, without its split workflow",
+    ),
+    "recompute": Explained(
+        group=FIRST,
+        steps=(
+            "the bottom runs without a graph, keeping the input of every block",
+            "from the boundary down every block runs again, now with a graph: exact gradients",
+            "up goes the difference of the whole adapter",
+        ),
+        equations="none: gradient checkpointing across the boundary",
+        source="this project",
+    ),
+    "fedavg": Explained(group=FIRST, steps=(_FEDAVG,), equations="the baseline", source="FedAvg"),
+    "fedprox": Explained(
+        group=FIRST,
+        steps=(_FEDAVG, "every gradient has rho (w - w_t) added"),
+        equations="the baseline",
+        source="FedProx",
+    ),
+    "frozen-bottom": Explained(
+        group=FIRST,
+        steps=(
+            "HO-FL's boundaries, cohorts and top; the bottom is run and not trained",
+            "what HO-FL gains over this is what its zeroth-order bottom earns",
+        ),
+        equations="Eqs. (3), (7), (8) for the top alone",
+        source="this project's control",
+    ),
+    "decomfl": Explained(
+        group=ZEROTH,
+        steps=(*_PURE_STEPS, "directions per client, AdamW replayed"),
+        equations="the paper's baseline; replay of AdamW in appendix B",
+        source="DeComFL, as HO-FL's paper runs it",
+    ),
+    "decomfl-sgd": Explained(
+        group=ZEROTH,
+        steps=(
+            *_PURE_STEPS,
+            "all clients of a round have the same directions: scalars are averaged first",
+            "a client that was away gets keys and mean scalars of the rounds it missed, not w",
+        ),
+        equations="the paper's baseline",
+        source="DeComFL, as its authors run it",
+        catches_up=True,
+    ),
+    "hiso": Explained(
+        group=ZEROTH,
+        steps=(
+            "as decomfl-sgd, along v_j = H^(-1/2) u_j with a diagonal H that the server keeps",
+            "Dx = (1/q) sum_j s_j v_j with the mean scalars of the last local step",
+            "after the model's step: H <- (1 - nu) H + nu (Dx * Dx + eps)",
+        ),
+        equations="named in its related work",
+        source="HiSo, code in DeComFL's repository",
+        catches_up=True,
+    ),
+    "fedzo": Explained(
+        group=ZEROTH,
+        steps=(
+            "v_n uniform on the unit sphere, the same minibatch for all q of them",
+            "g = d / (mu q) sum_n [l(w + mu v_n) - l(w)] v_n; SGD; E times",
+            "up goes the difference of the whole adapter; its mean",
+        ),
+        equations="named in its related work",
+        source="FedZO",
+    ),
+    "mezo": Explained(
+        group=ZEROTH,
+        steps=(
+            "s = [l(w + mu u) - l(w - mu u)] / (2 mu) along one direction; w <- w - eta s u",
+            "with fleet.clients=1 fleet.cohort=1 it is the original",
+        ),
+        equations="named in its related work",
+        source="MeZO",
+    ),
+}
+GROUPS = (FIRST, ZEROTH, HYBRID)
+
+
+def explained(name: str) -> Explained:
+    """Return what is known of a method; refuse an unknown name."""
+    if name not in METHODS:
+        raise HoflError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}.")
+    return EXPLAINED[name]
+
+
+def up(method: Method) -> str:
+    """Return what a client sends, in words."""
+    traits, cuts = method.local.traits, method.boundary(np.array([1]), 2)
+    if traits.sends_difference or not cuts.any():
+        return "the whole difference"
+    sent = ["E q scalars"] if traits.sends_scalars else []
+    return " + ".join([*sent, "the top's difference"] if (cuts < 2).any() else sent)
+
+
+def down(name: str) -> str:
+    """Return what a client is sent, in words."""
+    directions = METHODS[name].local.directions.name
+    whole = "w" if DIRECTIONS[directions].keep is None else "w and H"
+    return f"{whole}; or keys and mean scalars" if EXPLAINED[name].catches_up else whole

@@ -1,0 +1,53 @@
+"""The explanations of ``hofl methods``: one for every method, and what they say holds."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hofl.catchup import catches_up
+from hofl.cli.commands import app
+from hofl.family import EXPLAINED, GROUPS, down, up
+from hofl.methods import METHODS
+from support.models import BLOCKS, tiny
+from support.steps import participate, plan_for
+
+each = pytest.mark.parametrize("name", METHODS)
+
+
+def test_every_method_is_explained_and_nothing_else() -> None:
+    assert EXPLAINED.keys() == METHODS.keys()
+    assert {entry.group for entry in EXPLAINED.values()} == set(GROUPS)
+
+
+@each
+def test_what_goes_up_is_what_a_client_uploads(name: str) -> None:
+    """Against a real upload of the method's own rule at the boundary that it cuts at."""
+    model, method = tiny("llama"), METHODS[name]
+    boundary = int(method.boundary(np.array([2]), BLOCKS)[0])
+    upload, _ = participate(model, plan_for(model, boundary, method.local))
+    said = up(method)
+    assert ("scalars" in said) == (upload.scalars.numel() > 0)
+    assert ("whole difference" in said) == (len(upload.difference) == model.layout.size)
+    assert ("difference" in said) == (len(upload.difference) > 0)
+
+
+@each
+def test_what_comes_down_is_what_a_plan_holds(name: str) -> None:
+    model, method = tiny("llama"), METHODS[name]
+    plan = plan_for(model, BLOCKS, method.local)
+    assert ("H" in down(name)) == bool(plan.vectors)
+    assert ("mean scalars" in down(name)) == catches_up(method, model.layout)
+
+
+@each
+def test_a_method_is_explained_with_steps_settings_and_source(name: str) -> None:
+    output = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["methods", name]).output
+    for text in (*EXPLAINED[name].steps, EXPLAINED[name].source, METHODS[name].summary):
+        assert text in output
+    assert f"q = {METHODS[name].local.q}" in output
+
+
+def test_an_unknown_method_is_one_line() -> None:
+    done = CliRunner().invoke(app, ["methods", "hosfl"])
+    assert done.exit_code
+    assert "unknown method 'hosfl': choose one of" in str(done.exception)
