@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from hofl.experiment.check import check
     from hofl.experiment.config import (
         AdapterConfig,
-        CustomConfig,
-        DataConfig,
         EngineConfig,
         EvaluationConfig,
         ExperimentConfig,
@@ -29,9 +27,9 @@ if TYPE_CHECKING:
         ModelConfig,
         PrivacyConfig,
         ServerConfig,
-        TaskConfig,
         read_config,
     )
+    from hofl.experiment.data_config import CustomConfig, DataConfig, TaskConfig
     from hofl.experiment.launch import Result, resume, run
     from hofl.experiment.scoring import config_of, score, score_predictions
     from hofl.methods import METHODS, Method, method
@@ -44,8 +42,6 @@ _HOMES = {
     "hofl.experiment.check": ("check",),
     "hofl.experiment.config": (
         "AdapterConfig",
-        "CustomConfig",
-        "DataConfig",
         "EngineConfig",
         "EvaluationConfig",
         "ExperimentConfig",
@@ -54,9 +50,9 @@ _HOMES = {
         "ModelConfig",
         "PrivacyConfig",
         "ServerConfig",
-        "TaskConfig",
         "read_config",
     ),
+    "hofl.experiment.data_config": ("CustomConfig", "DataConfig", "TaskConfig"),
     "hofl.experiment.scoring": ("config_of", "score", "score_predictions"),
     "hofl.methods": ("METHODS", "Method", "method"),
     "hofl.models.loading": ("load_model",),

@@ -1,7 +1,8 @@
 """Goals and parts of a batch against autograd on the model's whole-vocabulary head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,13 +10,14 @@ from torch import Tensor
 from hofl.core.batch import ChooseOption, ChooseWord, PredictTokens
 from hofl.core.directions import DirectionKey
 from hofl.core.optim import SGD
-from hofl.data.encoding import EncodedSet
-from hofl.data.task import FreeText, LabelWords, OwnOptions
+from hofl.data.conversations import ChatColumns
+from hofl.data.encoding import EncodedSet, encode
+from hofl.data.task import Chat, Documents, Example, FreeText, LabelWords, OwnOptions
 from hofl.local.step import LocalParts, StepGradients, hybrid_gradients
 from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
 from support.models import tiny
-from support.number_texts import END, NEWLINE, number_set, random_prompts, words
+from support.number_texts import END, NEWLINE, number_set, number_tokenizer, random_prompts, words
 from support.steps import site_at
 
 LENGTHS = (9, 3, 14, 1, 12, 6, 5)
@@ -23,6 +25,7 @@ PROMPTS = random_prompts(LENGTHS)
 LABELS = (1, 0, 2, 1, 0, 2, 2)
 WORDS = (40, 11, 77)
 OPTIONS = ((20,), (21, 22, 23), (24, 25))
+UNKNOWN, STOP = 0, 2
 TEXTS = ((30,), (31, 32, 33), (34, 35), (36,), (37, 38), (39,), (41, 42, 43, 44))
 
 
@@ -44,9 +47,28 @@ def text_set() -> EncodedSet:
     return number_set(PROMPTS, FreeText(8), golds=golds)
 
 
+def chat_set() -> EncodedSet:
+    """Conversations in the plain template, whose words the tokenizer does not know."""
+    pairs = zip(PROMPTS, TEXTS, strict=True)
+    rows = [{"prompt": words(prompt), "completion": words(text)} for prompt, text in pairs]
+    examples = [ChatColumns.found(row, ChatColumns(), "").example(row) for row in rows]
+    return encode(examples, Chat(), number_tokenizer(), 64, 64)
+
+
+def window_set() -> EncodedSet:
+    """All texts as the documents of one client, in windows of at most 5 tokens."""
+    documents = [Example({"text": words(text)}) for text in TEXTS]
+    whole = encode(documents, Documents(), number_tokenizer(), 5, 64)
+    return whole.grouped([np.arange(len(TEXTS))])[0]
+
+
 def log_probability(model: SplitModel, prompt: tuple[int, ...], span: tuple[int, ...]) -> Tensor:
     """Of a span behind a prompt, token by token, each from its own forward pass, [len(span)]."""
-    read, found = [*prompt, END], []
+    return continued(model, [*prompt, END], span)
+
+
+def continued(model: SplitModel, before: list[int], span: Sequence[int]) -> Tensor:
+    read, found = [*before], []
     for token in span:
         logits = model.module(input_ids=torch.tensor([read])).logits[0, -1]
         found.append(logits.log_softmax(0)[token])
@@ -83,11 +105,30 @@ def text_loss(model: SplitModel) -> Tensor:
     return -torch.cat(found).mean()
 
 
+def chat_loss(model: SplitModel) -> Tensor:
+    found = [
+        continued(model, [UNKNOWN, *prompt, NEWLINE, UNKNOWN], [*text, STOP])
+        for prompt, text in zip(PROMPTS, TEXTS, strict=True)
+    ]
+    return -torch.cat(found).mean()
+
+
+def window_loss(model: SplitModel) -> Tensor:
+    stream = [token for text in TEXTS for token in (*text, STOP)]
+    found = [
+        continued(model, [stream[start - 1]], stream[start : start + 5])
+        for start in range(0, len(stream), 5)
+    ]
+    return -torch.cat(found).mean()
+
+
 CASES: dict[str, tuple[Callable[[], EncodedSet], Callable[[SplitModel], Tensor], type]] = {
     "words": (word_set, word_loss, ChooseWord),
     "word spans": (span_set, span_loss, ChooseOption),
     "own options": (option_set, option_loss, ChooseOption),
     "free text": (text_set, text_loss, PredictTokens),
+    "chat": (chat_set, chat_loss, PredictTokens),
+    "windows": (window_set, window_loss, PredictTokens),
 }
 
 
@@ -115,7 +156,7 @@ def test_loss_and_gradient_equal_autograds_over_the_whole_vocabulary(case: str, 
     assert found.bottom is not None
     whole = torch.cat([found.bottom, found.top])
     assert found.loss == pytest.approx(loss.item(), rel=1e-5)
-    assert found.examples == len(PROMPTS)
+    assert found.examples == len(examples)
     torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
 
 

@@ -259,7 +259,7 @@ def test_the_documented_example_runs_as_it_stands(
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
     (table,) = re.findall(r"```csv\n(.*?)```", page, flags=re.DOTALL)
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    (config,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    config, _chat = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "mail.csv").write_text(table)
     (tmp_path / "mail.toml").write_text(config)
     monkeypatch.chdir(tmp_path)

@@ -137,8 +137,8 @@ def test_a_text_that_fits_is_encoded_as_the_filled_in_template(kind: str) -> Non
     text = "the cast was great {and} the film 100% a bore"
     whole = TOKENIZERS[kind](filled(text))["input_ids"]
     assert encode_one(kind, text, len(whole)) == tuple(whole)
-    assert not films(kind, [text], most=len(whole)).encoded(0).was_cut
-    assert films(kind, [text], most=len(whole) - 1).encoded(0).was_cut
+    assert not films(kind, [text], most=len(whole)).encoded(0).cut
+    assert films(kind, [text], most=len(whole) - 1).encoded(0).cut
 
 
 @every_tokenizer
@@ -198,9 +198,17 @@ def test_an_option_that_stands_twice_is_right_wherever_it_stands() -> None:
     assert own.encoded(1).label == 1
     goal = own.batch([0]).goal
     assert isinstance(goal, ChooseOption)
-    scores = torch.zeros(3, 97)
-    scores[:, 8] = 5.0
-    assert goal.choices(scores).argmax(1).tolist() == goal.targets.tolist() == [0]
+    assert goal.choices(OnlyEight()).argmax(1).tolist() == goal.targets.tolist() == [0]
+
+
+class OnlyEight:
+    """A head that is sure of token 8."""
+
+    def words(self, candidates: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("options are scored over the whole vocabulary")
+
+    def surprisals(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.where(tokens == 8, 0.1, 5.0)
 
 
 def test_a_missing_tokenizer_is_reported() -> None:

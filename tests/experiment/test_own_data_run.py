@@ -156,7 +156,8 @@ def test_free_text_answers_are_trained_and_scored_by_f1(tiny_folder: Path, tmp_p
         max_new_tokens=6,
     )
     result = hofl.run(config, tmp_path / "run")
-    assert set(result.summary["final"]) == {"em", "f1", "loss", "examples"}
+    scores = {"em", "f1", "loss", "examples", "perplexity", "token_accuracy", "tokens"}
+    assert set(result.summary["final"]) == scores
     assert result.summary["final"]["loss"] < result.summary["initial"]["loss"]
 
 

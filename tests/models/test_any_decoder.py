@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hofl.core.errors import HoflError
@@ -51,14 +52,16 @@ def test_blocks_one_by_one_give_the_models_own_scores_and_gradients(kind: str) -
     inputs = model.inputs(data.texts)
     with torch.no_grad():
         z = model.forward(inputs.hidden, inputs, 0, BLOCKS // 2)
-    found = model.logits(model.forward(z, inputs, BLOCKS // 2, BLOCKS), data)
+    found = model.head(model.forward(z, inputs, BLOCKS // 2, BLOCKS), data).words(
+        data.goal.candidates
+    )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     for one, other in zip(gradient(model, found), gradient(whole, expected), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
 def gradient(model: SplitModel, scores: Tensor) -> tuple[Tensor, ...]:
-    loss = batch(0).goal.losses(scores).mean()
+    loss = cross_entropy(scores, batch(0).goal.targets)
     return torch.autograd.grad(loss, model.parameters_in(range(BLOCKS // 2, BLOCKS)))
 
 
@@ -171,7 +174,9 @@ def test_a_found_model_is_loaded_from_its_files(stream: bool, tmp_path: Path) ->
     model, data = load_model(str(tmp_path), device="cpu", stream=stream).split, batch(0)
     inputs = model.inputs(data.texts)
     with torch.no_grad():
-        found = model.logits(model.forward(inputs.hidden, inputs, 0, BLOCKS), data)
+        found = model.head(model.forward(inputs.hidden, inputs, 0, BLOCKS), data).words(
+            data.goal.candidates
+        )
         expected = slot_logits(whole, data)[:, data.goal.candidates]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 

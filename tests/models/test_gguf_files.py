@@ -87,7 +87,9 @@ def test_a_gguf_file_is_a_model_with_its_weights(tmp_path: Path, cache: Path) ->
     loaded = load_model(str(path), device="cpu")
     model, inputs = loaded.split, loaded.split.inputs(data.texts)
     with torch.no_grad():
-        found = model.logits(model.forward(inputs.hidden, inputs, 0, BLOCKS), data)
+        found = model.head(model.forward(inputs.hidden, inputs, 0, BLOCKS), data).words(
+            data.goal.candidates
+        )
         expected = slot_logits(whole, data)[:, data.goal.candidates]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert loaded.tokenizer.eos_token_id == 2

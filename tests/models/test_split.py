@@ -25,7 +25,7 @@ def test_blocks_one_by_one_give_the_models_own_logits(family: str) -> None:
         z = inputs.hidden
         for index in range(BLOCKS):
             z = model.block(index, z, inputs)
-        ours = model.logits(z, data)
+        ours = model.head(z, data).words(data.goal.candidates)
         theirs = slot_logits(model.module, data)[:, data.goal.candidates]
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
@@ -37,7 +37,9 @@ def test_texts_in_a_row_do_not_see_each_other(family: str) -> None:
     def scores(part: Batch) -> torch.Tensor:
         inputs = model.inputs(part.texts)
         with torch.no_grad():
-            return model.logits(model.forward(inputs.hidden, inputs, 0, BLOCKS), part)
+            return model.head(model.forward(inputs.hidden, inputs, 0, BLOCKS), part).words(
+                part.goal.candidates
+            )
 
     alone = torch.cat([scores(part) for part in parts(data, 1)])
     torch.testing.assert_close(scores(data), alone, rtol=1e-5, atol=1e-6)

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 import hofl
 from hofl.cli import interrupts
@@ -14,7 +14,7 @@ from hofl.cli.display import say
 from hofl.cli.options import Changes, Source
 
 if TYPE_CHECKING:
-    from hofl.experiment.check import Check, SetFacts
+    from hofl.experiment.check import Check, Piece, SetFacts
 
 EXAMPLES = {"check": ("hofl check demo", "hofl check own.toml task.batch_size=8")}
 
@@ -26,11 +26,20 @@ def check(config: Source, changes: Changes = None) -> None:
     if report.note:
         say(console, f"note: {report.note}", "yellow")
     console.print(_table(report.sets))
-    for prompt, answer in report.rendered:
-        # Other people's text: never read it as markup.
-        console.print(Panel(f"{escape(prompt)}[bold green] {escape(answer)}[/]", expand=False))
+    for pieces in report.rendered:
+        console.print(_shown(pieces, plain=console.color_system is None))
     for line in _lines(report):
         say(console, line)
+
+
+def _shown(pieces: "tuple[Piece, ...]", *, plain: bool) -> Panel:
+    """Return an example with its trained pieces marked: in green, or in brackets without colour."""
+    shown = Text()  # other people's text: never read as markup
+    for piece, trained in pieces:
+        text = f"\u27e6{piece}\u27e7" if trained and plain else piece
+        shown.append(text, "bold green" if trained else "")
+    title = "trained: in \u27e6 \u27e7" if plain else "trained: green"
+    return Panel(shown, title=title, title_align="left", expand=False)
 
 
 def _checked(console: Console, config: hofl.ExperimentConfig) -> "Check":
@@ -84,10 +93,11 @@ def _lines(report: "Check") -> list[str]:
         f"evaluation: about {duration(cost.evaluation_seconds)}",
     ]
     cut = sum(facts.cut for facts in report.sets.values())
+    lost = sum(facts.cut_tokens for facts in report.sets.values())
     if cut:
         lines.append(
-            f"{cut:,} texts are longer than task.max_length and lose their end; the place of the "
-            "answer stays."
+            f"{cut:,} texts are longer than task.max_length and lose their end, {lost:,} tokens in "
+            "all; the start of the answer stays."
         )
     short = sum(facts.answers_cut for facts in report.sets.values())
     if short:

@@ -56,6 +56,7 @@ def data(
         check_figure(plot)
     loaded = load_task(task, directory)
     chosen = loaded.prompt(prompt)
+    assert isinstance(chosen, Prompt), "built-in tasks have prompts"
     pool = Pool.of(loaded)
     options = {"alpha": alpha, "per_client": per_client, "shards_per_client": shards_per_client}
     shards = split(partition, pool, clients, seed, **options)

@@ -139,7 +139,8 @@ def _dropouts(attempt: Attempt) -> str:
 def shown_score(scores: Scores) -> str:
     """Return the first score in a few words."""
     name, value = headline(scores)
-    return f"{name} {100 * value:.1f} %"
+    more = f", perplexity {scores['perplexity']:.2f}" if "perplexity" in scores else ""
+    return f"{name.replace('_', ' ')} {100 * value:.1f} %{more}"
 
 
 def show_result(console: Console, path: Path, summary: RunSummary) -> None:

@@ -1,7 +1,7 @@
 """The input of one local step: token ids, the slots to predict, and the goal at those slots.
 
-Three goals cover all tasks, and each says which rows of the model's head it needs, so that scores
-of [batch, length, vocabulary] are never computed:
+Three goals cover all tasks. Each asks the model's :class:`Head` for no more than it needs, so that
+scores of [batch, length, vocabulary] are never computed:
 
 - :class:`ChooseWord`: one of a few words of a single token (classification, multiple choice);
 - :class:`ChooseOption`: one of several spans of text, by the sum of their log-probabilities;
@@ -17,6 +17,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 
+class Head(Protocol):
+    """The model's head at the M slots of a batch."""
+
+    def words(self, candidates: Tensor) -> Tensor:
+        """Return the scores of C words at every slot, [M, C], from candidates [C]."""
+        ...
+
+    def surprisals(self, tokens: Tensor) -> Tensor:
+        """Return -log p of one token at each slot over the whole vocabulary, [M]."""
+        ...
+
+
 class Goal(Protocol):
     """What is predicted at the M slots of a batch; its n terms are examples or tokens."""
 
@@ -29,8 +41,8 @@ class Goal(Protocol):
         """Return n, the number of terms that the loss is a mean of."""
         ...
 
-    def losses(self, scores: Tensor) -> Tensor:
-        """Return the loss of each term, [n], from scores at the slots, [M, C] or [M, V]."""
+    def losses(self, head: Head) -> Tensor:
+        """Return the loss of each term, [n], from the head at the slots."""
         ...
 
     def to(self, device: torch.device) -> "Goal":
@@ -53,13 +65,13 @@ class ChooseWord:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def choices(self, scores: Tensor) -> Tensor:
-        """Return log-probabilities among the words, [B, C], from scores [B, C]."""
-        return scores.log_softmax(1)
+    def choices(self, head: Head) -> Tensor:
+        """Return log-probabilities among the words, [B, C]."""
+        return head.words(self.candidates).log_softmax(1)
 
-    def losses(self, scores: Tensor) -> Tensor:
+    def losses(self, head: Head) -> Tensor:
         """Return cross-entropies over the words, [B]."""
-        return cross_entropy(scores, self.targets, reduction="none")
+        return cross_entropy(head.words(self.candidates), self.targets, reduction="none")
 
     def to(self, device: torch.device) -> "ChooseWord":
         """Copy to another device."""
@@ -87,16 +99,16 @@ class ChooseOption:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def choices(self, scores: Tensor) -> Tensor:
-        """Return log-probabilities among the options, [B, C], from scores [M, V]."""
-        token_scores = -cross_entropy(scores, self.tokens, reduction="none")  # [M]
+    def choices(self, head: Head) -> Tensor:
+        """Return log-probabilities among the options, [B, C]."""
+        token_scores = -head.surprisals(self.tokens)  # [M]
         count = int(self.options.max()) + 1
         span_scores = token_scores.new_zeros(count).index_add(0, self.options, token_scores)
         return span_scores.view(len(self), -1).log_softmax(1)
 
-    def losses(self, scores: Tensor) -> Tensor:
+    def losses(self, head: Head) -> Tensor:
         """Return cross-entropies over the options, [B]."""
-        return -self.choices(scores).gather(1, self.targets[:, None])[:, 0]
+        return -self.choices(head).gather(1, self.targets[:, None])[:, 0]
 
     def to(self, device: torch.device) -> "ChooseOption":
         """Copy to another device."""
@@ -119,9 +131,9 @@ class PredictTokens:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def losses(self, scores: Tensor) -> Tensor:
+    def losses(self, head: Head) -> Tensor:
         """Return cross-entropies over the vocabulary, [M]."""
-        return cross_entropy(scores, self.targets, reduction="none")
+        return head.surprisals(self.targets)
 
     def to(self, device: torch.device) -> "PredictTokens":
         """Copy to another device."""

@@ -12,10 +12,9 @@ import torch
 
 from hofl.core.batch import ChooseOption, ChooseWord, Goal, PredictTokens
 from hofl.core.errors import HoflError
+from hofl.data.encoded import Span
 from hofl.data.prompts import PromptEncoder
 from hofl.data.task import Example, FreeText, LabelWords
-
-Span = tuple[int, ...]
 
 
 class Answers(Protocol):

@@ -1,44 +1,38 @@
 """From a task's examples to token batches. Texts are tokenised when they are needed.
 
-A set holds no tokens: a thousand clients are a thousand arrays of indices into one memory-mapped
-set of examples.
+A set of prompts or conversations holds no tokens: a thousand clients are a thousand arrays of
+indices into one memory-mapped set of examples.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 
-from hofl.core.batch import Batch, Texts
+from hofl.core.batch import Goal
 from hofl.core.errors import HoflError
-from hofl.data.answers import Answers, Span, answers_of
+from hofl.data.answers import Answers, answers_of
+from hofl.data.chat import ChatEncoder, ConversationSet
+from hofl.data.encoded import Encoded, EncodedSet, Line
 from hofl.data.prompts import PromptEncoder, reserved
-from hofl.data.task import Example, Prompt
+from hofl.data.store import characters_of
+from hofl.data.task import Chat, Documents, Example, Form
+from hofl.data.windows import DocumentSet
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """An example in tokens: its prompt, what may follow it, and the index of the right span."""
-
-    prompt: Span
-    spans: tuple[Span, ...]
-    label: int
-    was_cut: bool
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Return the tokens of its texts; an answer's last token is predicted, not read."""
-        return tuple(len(self.prompt) + len(span) - 1 for span in self.spans)
-
-
-@dataclass(frozen=True)
-class EncodedSet:
-    """Examples through a tokenizer."""
+class PromptedSet(EncodedSet):
+    """Examples through a prompt's template."""
 
     examples: Sequence[Example]
     encoder: PromptEncoder
     answers: Answers
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self.encoder.tokenizer
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -49,86 +43,46 @@ class EncodedSet:
         try:
             spans = self.answers.spans(example)
             longest = max(reserved(self.encoder.prompt), *map(len, spans))
-            prompt, was_cut = self.encoder.encode(example, longest)
+            prompt, cut = self.encoder.encode(example, longest)
         except HoflError as error:
             raise HoflError(f"example {index}: {error}") from None
         label = example.label
         if len(spans) > 1:  # real sets repeat an option: the first of equals stands for both
             label = spans.index(spans[label])
-        return Encoded(prompt, spans, label, was_cut)
+        return Encoded(tuple(Line.after(prompt, span) for span in spans), prompt, label, cut)
 
-    def batch(self, indices: Iterable[int]) -> Batch:
-        """Return the examples at ``indices`` as one batch."""
-        return self.collate([self.encoded(int(i)) for i in indices])
+    def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
+        """Return what the prompt's answers ask for."""
+        return self.answers.goal(tokens, options, labels)
 
-    def parts(self, indices: Iterable[int], examples: int = 0, tokens: int = 0) -> list[Batch]:
-        """Split the examples into parts within both bounds; 0 is no bound."""
-        encoded = [self.encoded(int(i)) for i in indices]
-        sizes = [sum(example.lengths) for example in encoded]
-        return [self.collate([encoded[i] for i in part]) for part in fill(sizes, examples, tokens)]
-
-    def collate(self, encoded: Sequence[Encoded]) -> Batch:
-        """Lay one text per span end to end, with a slot before each token of the span."""
-        row: list[int] = []
-        slots: list[int] = []
-        answers: list[int] = []
-        owners: list[int] = []  # the text of each slot
-        lines = [(example.prompt, span) for example in encoded for span in example.spans]
-        for text, (prompt, span) in enumerate(lines):
-            row += prompt
-            slots += range(len(row) - 1, len(row) + len(span) - 1)
-            row += span[:-1]
-            answers += span
-            owners += [text] * len(span)
-        lengths = tuple(length for example in encoded for length in example.lengths)
-        return Batch(
-            texts=Texts(torch.tensor(row), lengths),
-            slots=torch.tensor(slots),
-            goal=self.answers.goal(answers, owners, [example.label for example in encoded]),
-            examples=len(encoded),
-        )
-
-
-def fill(sizes: Sequence[int], most: int = 0, total: int = 0) -> list[list[int]]:
-    """Share items out to few parts of at most ``most`` items and sizes that sum to ``total``.
-
-    Largest first, into the first part with room (first-fit decreasing); 0 is no bound, and an item
-    that is larger than the bound gets a part of its own. Inside a part items keep their order.
-
-    >>> fill([5, 9, 4, 3], total=9)
-    [[1], [0, 2], [3]]
-    """
-    parts: list[list[int]] = []
-    for item in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        for part in parts:
-            full = 0 < most <= len(part)
-            if not full and not 0 < total < sizes[item] + sum(sizes[i] for i in part):
-                part.append(item)
-                break
-        else:
-            parts.append([item])
-    return [sorted(part) for part in parts]
+    def sizes(self) -> np.ndarray:
+        """Return the characters of each example, [n]."""
+        return characters_of(self.examples)
 
 
 def encode(
     examples: Sequence[Example],
-    prompt: Prompt,
+    form: Form,
     tokenizer: Any,
     max_length: int,
     window: int,
 ) -> EncodedSet:
-    """Pair the examples of a task with a tokenizer, and check the label words.
+    """Pair the examples of a task with a tokenizer, and check label words and chat template.
 
     Args:
         examples: of the task.
-        prompt: which of its prompts.
+        form: which of its prompts, or how its conversations or documents are read.
         tokenizer: of the model, or None where the model's folder has none.
-        max_length: most tokens of a prompt; a longer text loses its end, never the answer's place.
+        max_length: most tokens of a prompt, of a conversation, or of a window of documents.
         window: most tokens that the model can attend to.
     """
     if tokenizer is None:
         raise HoflError(
             "a task needs a tokenizer, and the model's folder has none: add its tokenizer files."
         )
-    encoder = PromptEncoder(prompt, tokenizer, max_length, window)
-    return EncodedSet(examples, encoder, answers_of(encoder))
+    if isinstance(form, Chat):
+        return ConversationSet(examples, ChatEncoder(tokenizer, max_length), form.max_new_tokens)
+    if isinstance(form, Documents):
+        return DocumentSet.of(examples, tokenizer, max_length)
+    encoder = PromptEncoder(form, tokenizer, max_length, window)
+    return PromptedSet(examples, encoder, answers_of(encoder))

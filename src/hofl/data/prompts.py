@@ -52,8 +52,8 @@ class PromptEncoder:
         """Return token ids as the tokenizer's own pieces, for messages."""
         return self.tokenizer.convert_ids_to_tokens(list(ids))
 
-    def encode(self, example: Example, longest_answer: int) -> tuple[tuple[int, ...], bool]:
-        """Return the token ids of an example's prompt, and whether its text had to be cut.
+    def encode(self, example: Example, longest_answer: int) -> tuple[tuple[int, ...], int]:
+        """Return the token ids of an example's prompt, and how many had to be cut off.
 
         The field named by ``prompt.cut`` loses its end until prompt and answer fit; the other
         fields and the place of the answer stay whole.
@@ -62,7 +62,8 @@ class PromptEncoder:
         most = min(self.max_length, self.window - longest_answer + 1)
         ids = self._ids(example.fields)
         if len(ids) <= most:
-            return tuple(ids), False
+            return tuple(ids), 0
+        whole = len(ids)
         text = example.fields[self.prompt.cut].strip()
         tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         keep = len(tokens)
@@ -76,7 +77,7 @@ class PromptEncoder:
                 f"{most} are allowed (task.max_length {self.max_length}, the model's window "
                 f"{self.window}). Raise task.max_length or shorten the template."
             )
-        return tuple(ids), True
+        return tuple(ids), whole - len(ids)
 
     def _ids(self, fields: Any) -> list[int]:
         return self.tokenizer(self.prompt.render(fields))["input_ids"]

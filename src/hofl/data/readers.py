@@ -77,6 +77,18 @@ def required(row: Row, name: str) -> Any:
     return row[name]
 
 
+def cell(row: Row, name: str, *, empty: bool = False) -> str:
+    """Return a cell as text; numbers and truth values are written as JSON writes them."""
+    value: Any = required(row, name)
+    if value is None or value != value:  # Parquet's empty cells: null, or not a number
+        value = ""
+    elif isinstance(value, bool):
+        value = "true" if value else "false"
+    elif isinstance(value, int | float):
+        value = str(value)
+    return text({name: value}, name, empty=empty).strip()
+
+
 def label_index(row: Row, name: str, classes: tuple[str, ...]) -> int:
     """Return a field that must be a whole number, the index of one of the classes."""
     value = required(row, name)

@@ -108,6 +108,42 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class Chat:
+    """Conversations through the tokenizer's own chat template; the assistant's tokens are trained.
+
+    Args:
+        max_new_tokens: most tokens of a generated answer.
+        max_length: most tokens of a conversation, unless the configuration sets it.
+    """
+
+    max_new_tokens: int = 128
+    max_length: int = 512
+
+    answer = None
+    template = "(the tokenizer's chat template)"
+    fields = ("messages",)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Plain texts, a client's joined and cut into windows; every token is trained.
+
+    Args:
+        max_length: most tokens of a window, unless the configuration sets it.
+    """
+
+    max_length: int = 256
+
+    answer = None
+    template = "(plain text)"
+    fields = ("text",)
+
+
+Form = Prompt | Chat | Documents
+"""How examples are read."""
+
+
+@dataclass(frozen=True)
 class Task:
     """A named set of examples with prompts.
 
@@ -118,18 +154,20 @@ class Task:
         test: examples to evaluate on.
         classes: names of the classes of ``label``, empty where there are none.
         clients: the client that each training example belongs to in the data, or None.
+        test_clients: the same of each test example.
         note: what the user should know about the data, such as an incomplete file.
     """
 
     name: str
-    prompts: Mapping[str, Prompt]
+    prompts: Mapping[str, Form]
     train: Sequence[Example]
     test: Sequence[Example]
     classes: tuple[str, ...] = ()
     clients: Sequence[int] | np.ndarray | None = field(default=None, repr=False)
     note: str = ""
+    test_clients: Sequence[int] | np.ndarray | None = field(default=None, repr=False)
 
-    def prompt(self, variant: str | None = None) -> Prompt:
+    def prompt(self, variant: str | None = None) -> Form:
         """Return a variant by name, or the default."""
         if variant is None:
             return next(iter(self.prompts.values()))

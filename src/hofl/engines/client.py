@@ -9,7 +9,7 @@ import numpy as np
 from hofl.algorithm import client_update
 from hofl.core.batch import Batch
 from hofl.core.errors import HoflError
-from hofl.data.encoding import EncodedSet
+from hofl.data.encoded import EncodedSet
 from hofl.data.shards import minibatches
 from hofl.local.site import LEANEST, PLAIN, Execution
 from hofl.local.step import LocalParts

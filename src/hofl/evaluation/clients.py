@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hofl.data.encoding import EncodedSet
-from hofl.evaluation.scores import Progress, evaluate
+from hofl.data.encoded import EncodedSet
+from hofl.evaluation.scores import OF_TERMS, Progress, evaluate, perplexity
 from hofl.models.split import SplitModel
 
 
@@ -36,6 +36,16 @@ class ClientScores:
             "examples": int(self.examples.sum()),
         }
 
+    def pooled(self) -> dict[str, float]:
+        """Return scores of token losses over the tokens of all clients; empty without any."""
+        if "tokens" not in self.scores:
+            return {}
+        tokens = self.scores["tokens"]
+        over_tokens = {
+            name: float((self.scores[name] * tokens).sum() / tokens.sum()) for name in OF_TERMS
+        }
+        return {**over_tokens, "perplexity": perplexity(over_tokens["loss"])}
+
     def summary(self) -> dict[str, Any]:
         """Return plain values: over all clients, by tier, and of each client."""
         tiers = {
@@ -46,10 +56,21 @@ class ClientScores:
             for tier in np.unique(self.boundaries).tolist()
         }
         each = {name: values.tolist() for name, values in self.scores.items()}
-        return {**self.means(), "tiers": tiers, "each": each}
+        pooled = self.pooled()
+        return {
+            **self.means(),
+            "tiers": tiers,
+            "each": each,
+            **({"pooled": pooled} if pooled else {}),
+        }
 
     def _over(self, clients: np.ndarray) -> dict[str, float]:
-        return {name: float(values[clients].mean()) for name, values in self.scores.items()}
+        """Return means over some clients; a perplexity is that of their mean loss."""
+        means = {name: float(values[clients].mean()) for name, values in self.scores.items()}
+        if "perplexity" in means:
+            means["perplexity"] = perplexity(means["loss"])
+            means["tokens"] = int(self.scores["tokens"][clients].sum())
+        return means
 
 
 def evaluate_clients(

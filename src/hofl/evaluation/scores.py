@@ -1,15 +1,19 @@
-"""Scores of a model on a set of examples; averages are over examples, never over batches.
+"""Scores of a model on a set of examples; averages are over examples or tokens, never batches.
 
-Chosen answers give ``accuracy``, generated ones ``em`` and ``f1`` by the rules of SQuAD; both give
-``loss``, the mean over the terms of the training loss.
+Chosen answers give ``accuracy``, one-line answers ``em`` and ``f1`` by the rules of SQuAD. All give
+``loss``, the mean over the terms of the training loss. Where these are tokens, there are also
+``perplexity``, exp(loss), and ``token_accuracy``, the share of tokens that are the most likely one
+after the right text before them.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from hofl.core.batch import ChooseOption, ChooseWord
-from hofl.data.encoding import Encoded, EncodedSet
+from hofl.core.batch import ChooseOption, ChooseWord, PredictTokens
+from hofl.data.encoded import Encoded, EncodedSet
+from hofl.data.encoding import PromptedSet
 from hofl.data.task import FreeText
 from hofl.evaluation.squad import exact_match, f1
 from hofl.models.generation import greedy, stop_tokens
@@ -31,52 +35,65 @@ def evaluate(
     encoded = [(int(i), examples.encoded(int(i))) for i in chosen]
     # Long ones first: memory runs out at once or not at all, and generation pads little.
     encoded.sort(key=lambda pair: sum(pair[1].lengths), reverse=True)
-    generated = isinstance(examples.encoder.prompt.answer, FreeText)
-    score = _generated if generated else _chosen
     totals: dict[str, float] = {}
     done = 0
     for start in range(0, len(encoded), batch_size):
         batch = encoded[start : start + batch_size]
-        for name, value in score(model, examples, batch):
+        for name, value in _scores(model, examples, batch):
             totals[name] = totals.get(name, 0.0) + value
         done += len(batch)
         if progress is not None:
             progress(done, len(encoded))
     terms = totals.pop("terms")
-    loss = totals.pop("loss") / terms
-    return {
-        **{name: total / len(encoded) for name, total in totals.items()},
-        "loss": loss,
-        "examples": len(encoded),
-    }
+    of_terms = {name: totals.pop(name) / terms for name in OF_TERMS if name in totals}
+    means = {name: total / len(encoded) for name, total in totals.items()}
+    if "token_accuracy" in of_terms:
+        of_terms |= {"perplexity": perplexity(of_terms["loss"]), "tokens": int(terms)}
+    return {**means, **of_terms, "examples": len(encoded)}
+
+
+OF_TERMS = ("token_accuracy", "loss")
+"""Means over the terms of the loss; the others are means over examples."""
+
+
+def perplexity(loss: float) -> float:
+    """Return exp of a mean loss per token, in nats; very large ones are capped."""
+    return math.exp(min(loss, 700.0))
+
+
+def _scores(
+    model: SplitModel, examples: EncodedSet, pairs: list[tuple[int, Encoded]]
+) -> Iterator[tuple[str, float]]:
+    """Yield sums over a batch of (index, tokens), and under ``terms`` their number."""
+    yield from _predicted(model, examples, [encoded for _, encoded in pairs])
+    if isinstance(examples, PromptedSet) and isinstance(examples.encoder.prompt.answer, FreeText):
+        for (index, _), text in zip(pairs, answers(model, examples, pairs), strict=True):
+            golds = examples.examples[index].golds
+            yield "em", exact_match(text, golds)
+            yield "f1", f1(text, golds)
 
 
 @torch.no_grad()
-def _chosen(
-    model: SplitModel, examples: EncodedSet, pairs: list[tuple[int, Encoded]]
+def _predicted(
+    model: SplitModel, examples: EncodedSet, encoded: list[Encoded]
 ) -> Iterator[tuple[str, float]]:
-    batch = examples.collate([encoded for _, encoded in pairs]).to(model.device)
-    inputs = model.inputs(batch.texts)
-    logits = model.logits(model.forward(inputs.hidden, inputs, 0, model.num_blocks), batch)
-    yield "loss", batch.goal.losses(logits).sum().item()
-    yield "terms", len(batch.goal)
-    if isinstance(batch.goal, ChooseWord | ChooseOption):
-        best = batch.goal.choices(logits).argmax(1)  # [B]
-        yield "accuracy", (best == batch.goal.targets).sum().item()
-
-
-def _generated(
-    model: SplitModel, examples: EncodedSet, pairs: list[tuple[int, Encoded]]
-) -> Iterator[tuple[str, float]]:
-    yield from _chosen(model, examples, pairs)
-    for (index, _), text in zip(pairs, answers(model, examples, pairs), strict=True):
-        golds = examples.examples[index].golds
-        yield "em", exact_match(text, golds)
-        yield "f1", f1(text, golds)
+    batch = examples.collate(encoded).to(model.device)
+    inputs, goal = model.inputs(batch.texts), batch.goal
+    head = model.head(model.forward(inputs.hidden, inputs, 0, model.num_blocks), batch)
+    yield "terms", len(goal)
+    if isinstance(goal, PredictTokens):
+        losses, right = head.judged(goal.targets)
+        yield "loss", losses.sum(dtype=torch.float64).item()
+        yield "token_accuracy", right.sum().item()
+        return
+    yield "loss", goal.losses(head).sum().item()
+    if isinstance(goal, ChooseWord | ChooseOption):
+        best = goal.choices(head).argmax(1)  # [B]
+        yield "accuracy", (best == goal.targets).sum().item()
 
 
 def answers(
-    model: SplitModel, examples: EncodedSet, pairs: Sequence[tuple[int, Encoded]]
+    model: SplitModel, examples: PromptedSet, pairs: Sequence[tuple[int, Encoded]]
 ) -> list[str]:
     """Generate the model's answers to examples, up to a newline; ``pairs`` are (index, tokens)."""
     encoder = examples.encoder

@@ -19,8 +19,8 @@ from hofl.core.layout import Layout
 from hofl.core.privacy import Privacy
 from hofl.core.randomness import Purpose, generator
 from hofl.core.secret import COHORT, RunSecret
-from hofl.data.encoding import EncodedSet
-from hofl.data.task import Prompt, Task
+from hofl.data.encoded import EncodedSet
+from hofl.data.task import Form, Task
 from hofl.engines.base import DeviceOffer
 from hofl.engines.client import LocalClient
 from hofl.experiment.config import ExperimentConfig, FleetConfig, MethodConfig
@@ -31,7 +31,7 @@ from hofl.experiment.method import (
     check_limits,
     check_measured_fleet,
 )
-from hofl.experiment.model import adapter_of, encoded, model_of
+from hofl.experiment.model import adapter_of, encoded, encoded_test, model_of
 from hofl.experiment.present import Present
 from hofl.experiment.tasks import (
     curve_examples,
@@ -87,7 +87,7 @@ class Experiment:
     model: LoadedModel
     start: ServerState
     secret: RunSecret
-    prompt: Prompt
+    prompt: Form
     test: EncodedSet | None
     curve: Sequence[int] | None
     limits: UploadLimits
@@ -201,7 +201,8 @@ def build_simulation(config: ExperimentConfig, *, device: str | None = None) -> 
     config, task = resolved_task(with_secret(config, "seed"))
     shards, held_out = shards_of(config, task)
     model = model_of(config, method, device)
-    train = encoded(config, task, task.train, model)
+    train, rows = encoded(config, task, task.train, model).grouped([*shards, *held_out])
+    shards, held_out = rows[: len(shards)], rows[len(shards) :]
     fleet = build_fleet(
         config, method, model.split, train, adapter_of(config), min(map(len, shards))
     )
@@ -255,7 +256,7 @@ def _served(
     limits = UploadLimits(max_norm=config.server.max_norm, max_scalar=config.server.max_scalar)
     if privacy is not None:
         check_limits(privacy, limits, method, layout)
-    test = encoded(config, task, task.test, model) if config.evaluation.test else None
+    test = encoded_test(config, task, model) if config.evaluation.test else None
     vectors = keeper_of(method.local.directions, layout).start()
     reproducible = config.server.secret == "seed"
     return {
@@ -266,7 +267,7 @@ def _served(
         "start": ServerState(model.split.w.cpu().clone(), 0, vectors),
         "prompt": task.prompt(config.task.prompt),
         "test": test,
-        "curve": curve_examples(config, task),
+        "curve": None if test is None else curve_examples(config, task, len(test)),
         "limits": limits,
         "privacy": privacy,
         "note": task.note,

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from hofl.data.task import FreeText, LabelWords, Prompt
+from hofl.data.task import Chat, Documents, Form, FreeText, LabelWords
 from hofl.data.tasks import BENCHMARKS
 from hofl.experiment.build import Experiment
 from hofl.experiment.records import HEADLINES, RunSummary
 from hofl.models.sources import SOURCES
 
 PACKAGES = ("hofl", "peft", "transformers", "torch")
-SCORES = (*HEADLINES, "em", "loss")
+SCORES = (*HEADLINES, "em", "loss", "perplexity")
 DEQUANTISED = (
     "Training used the copy that hofl de-quantises from the package `{}`. Its weights differ "
     "slightly from those on the hub, and so may the scores."
@@ -80,7 +80,7 @@ class Card:
     weights: str
     saved: Saved
     datasets: tuple[str, ...]
-    prompt: Prompt
+    prompt: Form
     facts: Mapping[str, str]
     scores: Mapping[str, tuple[float, float]]
 
@@ -157,7 +157,11 @@ def card_of(experiment: Experiment, summary: RunSummary) -> Card:
     )
 
 
-def _answer(prompt: Prompt) -> str:
+def _answer(prompt: Form) -> str:
+    if isinstance(prompt, Chat):
+        return "The answer is generated, up to the end of the assistant's turn."
+    if isinstance(prompt, Documents):
+        return "The model continues a text."
     if isinstance(prompt.answer, LabelWords):
         return f"The answer is one of: {', '.join(prompt.answer.words)}."
     if isinstance(prompt.answer, FreeText):

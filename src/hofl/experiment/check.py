@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from hofl.core.process import tune_allocator, use_threads
 from hofl.data.answers import Text
-from hofl.data.encoding import Encoded, EncodedSet
+from hofl.data.encoded import EncodedSet, Line
+from hofl.data.encoding import PromptedSet
 from hofl.data.task import FreeText, LabelWords
 from hofl.evaluation.scores import Progress, evaluate
 from hofl.experiment.build import Simulation, build_simulation
@@ -33,7 +35,8 @@ class SetFacts:
         examples: number of examples.
         mean_tokens: mean of what the model reads for an example.
         longest: tokens of the longest.
-        cut: examples whose text lost its end.
+        cut: examples that lost text because they are too long.
+        cut_tokens: how many tokens they lost together.
         answers_cut: examples whose free-text answer is longer than may be generated.
         labels: how often each label occurs, empty for free text.
     """
@@ -42,6 +45,7 @@ class SetFacts:
     mean_tokens: float
     longest: int
     cut: int
+    cut_tokens: int
     answers_cut: int
     labels: tuple[int, ...]
 
@@ -63,6 +67,10 @@ class RunCost:
     evaluation_seconds: float
 
 
+Piece = tuple[str, bool]
+"""A piece of a text, and whether it is trained."""
+
+
 @dataclass(frozen=True)
 class Check:
     """The outcome of a check.
@@ -71,7 +79,7 @@ class Check:
         config: the complete, resolved configuration.
         note: what the user should know about the data.
         sets: facts of the training set and of the test set, where there is one.
-        rendered: the first training examples as (prompt, answer).
+        rendered: the first training examples, as pieces of text that are trained or not.
         clients: number of training examples of each client.
         cost: what the run will take.
     """
@@ -79,7 +87,7 @@ class Check:
     config: ExperimentConfig
     note: str
     sets: dict[str, SetFacts]
-    rendered: tuple[tuple[str, str], ...]
+    rendered: tuple[tuple[Piece, ...], ...]
     clients: tuple[int, ...]
     cost: RunCost
 
@@ -110,33 +118,57 @@ def check(config: ExperimentConfig, progress: Encoding = lambda name, done, of: 
 
 def set_facts(examples: EncodedSet, progress: Progress | None = None) -> SetFacts:
     """Encode every example; refuse the first that cannot be encoded, with its number."""
-    tokens, cut, short, labels = [], 0, 0, []
+    tokens, cut, short, labels = [], [], 0, []
     for number in range(len(examples)):
         encoded = examples.encoded(number)
-        tokens.append(_tokens_read(encoded))
-        cut += encoded.was_cut
-        if isinstance(examples.answers, Text):
+        tokens.append(sum(encoded.lengths))
+        cut.append(encoded.cut)
+        if isinstance(examples, PromptedSet) and isinstance(examples.answers, Text):
             short += len(examples.answers.whole(examples.examples[number])) > len(encoded.spans[0])
         labels.append(encoded.label)
         if progress is not None and (number % 256 == 0 or number == len(examples) - 1):
             progress(number + 1, len(examples))
     counts = np.bincount(labels).tolist() if min(labels) >= 0 else []
-    return SetFacts(len(tokens), float(np.mean(tokens)), max(tokens), cut, short, tuple(counts))
+    return SetFacts(
+        examples=len(tokens),
+        mean_tokens=float(np.mean(tokens)),
+        longest=max(tokens),
+        cut=int(np.count_nonzero(cut)),
+        cut_tokens=sum(cut),
+        answers_cut=short,
+        labels=tuple(counts),
+    )
 
 
-def rendered(examples: EncodedSet) -> Iterator[tuple[str, str]]:
-    """Yield the first examples as (prompt, answer), the prompt as the tokenizer decodes it."""
-    encoder = examples.encoder
+def rendered(examples: EncodedSet) -> Iterator[tuple[Piece, ...]]:
+    """Yield the first examples in pieces, as the tokenizer decodes them."""
     for number in range(min(RENDERED, len(examples))):
-        example, encoded = examples.examples[number], examples.encoded(number)
-        answer = encoder.prompt.answer
-        if isinstance(answer, LabelWords):
-            right = answer.words[example.label]
-        elif isinstance(answer, FreeText):
-            right = " | ".join(dict.fromkeys(example.golds))
+        if isinstance(examples, PromptedSet):
+            yield tuple(_prompted(examples, number))
         else:
-            right = f"{example.options[example.label]}   (of {', '.join(example.options)})"
-        yield encoder.tokenizer.decode(encoded.prompt), right
+            (line,) = examples.encoded(number).lines
+            yield tuple(_marked(line, examples.tokenizer))
+
+
+def _prompted(examples: PromptedSet, number: int) -> Iterator[Piece]:
+    """Yield a prompt and its right answer."""
+    example, answer = examples.examples[number], examples.encoder.prompt.answer
+    if isinstance(answer, LabelWords):
+        right = answer.words[example.label]
+    elif isinstance(answer, FreeText):
+        right = " | ".join(dict.fromkeys(example.golds))
+    else:
+        right = f"{example.options[example.label]}   (of {', '.join(example.options)})"
+    yield examples.tokenizer.decode(examples.encoded(number).prompt), False
+    yield f" {right}", True
+
+
+def _marked(line: Line, tokenizer: Any) -> Iterator[Piece]:
+    """Yield runs of tokens that are trained or not, special tokens shown."""
+    trained = {slot + 1 for slot in line.slots}
+    tokens = [*line.tokens, line.targets[-1]]
+    for mark, run in groupby(range(len(tokens)), lambda place: place in trained):
+        yield tokenizer.decode([tokens[place] for place in run]), mark
 
 
 def estimate(experiment: Simulation, train: SetFacts) -> RunCost:
@@ -201,8 +233,3 @@ def _seconds(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def _tokens_read(encoded: Encoded) -> int:
-    """Count the tokens that the model reads for an example, all its options included."""
-    return sum(len(encoded.prompt) + len(span) - 1 for span in encoded.spans)

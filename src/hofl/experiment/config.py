@@ -8,6 +8,7 @@ from pydantic import Field, StrictInt, StrictStr, ValidationError
 from hofl.core.errors import HoflError
 from hofl.experiment.changes import Section as _Section
 from hofl.experiment.changes import load_values, names_part, override, with_tables
+from hofl.experiment.data_config import CustomConfig, DataConfig, TaskConfig
 from hofl.methods import PART_OPTIONS, method
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -30,50 +31,6 @@ class AdapterConfig(_Section):
     rank: int = Field(default=8, ge=1)
     alpha: int = Field(default=16, ge=1)
     targets: Annotated[tuple[StrictStr, ...], Field(strict=False)] = ()
-
-
-class TaskConfig(_Section):
-    """What is learnt: a task, one of its prompts, and the batches of a local step.
-
-    ``max_length`` caps the tokens of a prompt; without it the prompt's default cap holds.
-    """
-
-    name: str = "helpdesk"
-    prompt: str | None = None
-    batch_size: int = Field(default=16, ge=1)
-    max_length: int | None = Field(default=None, ge=2)
-
-
-class DataConfig(_Section):
-    """Where public sets come from, and how examples are split over the clients.
-
-    ``dir`` is a folder of files; without it HOFL_DATA names one, or else the hub is used.
-    ``partition`` is ``natural`` for data that name their clients and ``iid`` for others, unless
-    given. ``examples_per_client`` limits a client's examples, training and held-out together, drawn
-    at random from its shard; 0 means all.
-    """
-
-    dir: str | None = None
-    partition: str | None = None
-    alpha: float | None = None
-    per_client: int | None = None
-    shards_per_client: int | None = None
-    examples_per_client: int = Field(default=0, ge=0)
-
-
-class CustomConfig(_Section):
-    """The user's own data, for ``task.name = "custom"``; see ``hofl.data.tasks.custom``."""
-
-    train: str | Annotated[tuple[StrictStr, ...], Field(strict=False)]
-    test: str | Annotated[tuple[StrictStr, ...], Field(strict=False)]
-    template: str
-    cut: str
-    labels: dict[str, str] | None = None
-    label_column: str = "label"
-    target_column: str | None = None
-    client_column: str | None = None
-    optional: Annotated[tuple[StrictStr, ...], Field(strict=False)] = ()
-    max_new_tokens: int = Field(default=64, ge=1)
 
 
 class ChangeConfig(_Section):

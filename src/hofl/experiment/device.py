@@ -61,7 +61,7 @@ def build_device(
     config, task = resolved_task(config if data is None else _with_files(config, data))
     rows = _rows(config, task, shard)
     model = model_of(config, method, device)
-    train = encoded(config, task, task.train, model)
+    train, (rows,) = encoded(config, task, task.train, model).grouped([rows])
     choose: Callable[[], Device]
     if boundary is None:
         costs = memory_plan_of(config, method, model.split, train, adapter_of(config), len(rows))
@@ -112,7 +112,8 @@ def _with_files(config: ExperimentConfig, data: Path) -> ExperimentConfig:
     if config.custom is None:
         raise HoflError(
             f"--data needs a run on custom data, and this one has the task {config.task.name!r}: "
-            'give --shard, or set task.name = "custom" and a section [custom] on the server.'
+            'give --shard, or set task.name = "custom", "chat" or "text" and a section [custom] on '
+            "the server."
         )
     files = str(data)
     custom = config.custom.model_copy(update={"train": files, "test": files, "client_column": None})

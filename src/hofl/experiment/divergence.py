@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from hofl.core.errors import HoflError
-from hofl.data.task import LabelWords, Prompt
+from hofl.data.task import Form, LabelWords
 from hofl.experiment.build import Experiment
 from hofl.experiment.records import RoundRecord
 
@@ -143,7 +143,7 @@ def scale_of(start: Tensor) -> float:
     return max(norm_of(start), SMALLEST * math.sqrt(len(start)))
 
 
-def chance_of(prompt: Prompt) -> float:
+def chance_of(prompt: Form) -> float:
     """Return the loss of guessing among a prompt's label words; infinite where it has none."""
     answer = prompt.answer
     return math.log(len(answer.words)) if isinstance(answer, LabelWords) else math.inf

@@ -9,7 +9,7 @@ import torch
 
 from hofl.core.errors import HoflError
 from hofl.core.sizes import parse_bytes
-from hofl.data.encoding import EncodedSet
+from hofl.data.encoded import EncodedSet
 from hofl.experiment.config import (
     ChangeConfig,
     EngineConfig,

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hofl.core.errors import HoflError
-from hofl.data.encoding import EncodedSet, encode
+from hofl.data.encoded import EncodedSet
+from hofl.data.encoding import encode
 from hofl.data.task import Example, Task
 from hofl.experiment.config import ExperimentConfig
 from hofl.local.step import LocalParts
@@ -29,6 +32,13 @@ def encoded(
     if len(result):
         result.encoded(0)  # refuse a cap shorter than the template before anything runs
     return result
+
+
+def encoded_test(config: ExperimentConfig, task: Task, model: LoadedModel) -> EncodedSet:
+    """Encode the test set; documents of different clients share no window."""
+    owners = np.zeros(len(task.test)) if task.test_clients is None else task.test_clients
+    groups = [np.flatnonzero(owners == owner) for owner in np.unique(owners)]
+    return encoded(config, task, task.test, model).grouped(groups)[0]
 
 
 def model_of(

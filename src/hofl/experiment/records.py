@@ -10,7 +10,7 @@ from typing import Any, Self
 
 Scores = Mapping[str, Any]
 """Scores by name, with the number of examples and, under ``clients``, those of each client."""
-HEADLINES = ("accuracy", "f1")
+HEADLINES = ("accuracy", "f1", "token_accuracy")
 # Objects by client or by boundary: their keys are numbers here and text in JSON.
 _NUMBERED = {"refused", "present", "raised", "peak_by_boundary", "wire", "epsilon"}
 # Written only where there is something to say.

@@ -11,7 +11,7 @@ from hofl.evaluation import squad
 from hofl.evaluation.scores import Progress, evaluate
 from hofl.experiment.checkpoint import load_state
 from hofl.experiment.config import ExperimentConfig
-from hofl.experiment.model import encoded, model_of
+from hofl.experiment.model import encoded_test, model_of
 from hofl.experiment.runs import RunDirectory
 from hofl.experiment.tasks import fixed_examples, task_to_test
 from hofl.models.loading import LoadedModel
@@ -35,7 +35,7 @@ def score(
     use_threads(config.engine.threads, config.engine.workers)
     config, task = task_to_test(config)
     model = _model(config, run)
-    test = encoded(config, task, task.test, model)
+    test = encoded_test(config, task, model)
     chosen = fixed_examples(len(test), examples)
     scores = evaluate(model.split, test, config.evaluation.batch_size, chosen, progress)
     return {**_facts(config, task, run), **scores}

@@ -1,19 +1,22 @@
 """From a configuration to a task, its prompt, and the examples that each client holds."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hofl.core.errors import HoflError
 from hofl.core.randomness import Purpose, generator
+from hofl.data.conversations import ChatColumns
 from hofl.data.partition import Pool, split
 from hofl.data.shards import hold_out, subset
 from hofl.data.task import FreeText, Task
 from hofl.data.tasks import BENCHMARKS, load_task
 from hofl.data.tasks.custom import load_custom
-from hofl.experiment.config import CustomConfig, DataConfig, ExperimentConfig
+from hofl.data.tasks.free_text import load_chat, load_text
+from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.data_config import CustomConfig, DataConfig
 
 WRITTEN_EXAMPLES = 1024
 """Examples of a learning curve, where answers are generated."""
@@ -45,10 +48,13 @@ def _settled(
 ) -> tuple[ExperimentConfig, Task]:
     """Load the task, own data with these training files; settle partition, prompt and length."""
     data = config.data
-    if (config.task.name == "custom") != (custom is not None):
-        raise HoflError('own data need both: task.name = "custom" and a section [custom].')
+    if (config.task.name in OWN_DATA) != (custom is not None):
+        names = " or ".join(f'"{name}"' for name in OWN_DATA)
+        raise HoflError(f"own data need both: task.name = {names}, and a section [custom].")
     if custom is not None:
-        task = _custom(custom, train)
+        load = OWN_DATA[config.task.name]
+        _refuse_unused(config.task.name, custom)
+        task = load(custom, train)
     else:
         folder = data.dir or os.environ.get("HOFL_DATA") or None
         if config.task.name in BENCHMARKS and folder is not None:
@@ -99,13 +105,13 @@ def shards_of(config: ExperimentConfig, task: Task) -> tuple[list[np.ndarray], l
     return shards, []
 
 
-def curve_examples(config: ExperimentConfig, task: Task) -> list[int] | None:
-    """Return the test examples of a learning curve, in order; None is all."""
+def curve_examples(config: ExperimentConfig, task: Task, size: int) -> list[int] | None:
+    """Return which of ``size`` test examples make a learning curve, in order; None is all."""
     most = config.evaluation.curve_examples
     if most is None:
         written = isinstance(task.prompt(config.task.prompt).answer, FreeText)
         most = WRITTEN_EXAMPLES if written else 0
-    return fixed_examples(len(task.test), most)
+    return fixed_examples(size, most)
 
 
 def fixed_examples(size: int, most: int) -> list[int] | None:
@@ -115,7 +121,15 @@ def fixed_examples(size: int, most: int) -> list[int] | None:
     return sorted(generator(0, Purpose.CURVE).permutation(size)[:most].tolist())
 
 
-def _custom(config: CustomConfig, train: Path | list[Path] | None) -> Task:
+Loader = Callable[[CustomConfig, Path | list[Path] | None], Task]
+
+
+def _prompted(config: CustomConfig, train: Path | list[Path] | None) -> Task:
+    if config.template is None or config.cut is None:
+        raise HoflError(
+            'task "custom" needs custom.template and custom.cut. For conversations set task.name = '
+            '"chat", for plain documents "text".'
+        )
     return load_custom(
         train=train,
         test=_paths(config.test),
@@ -128,6 +142,57 @@ def _custom(config: CustomConfig, train: Path | list[Path] | None) -> Task:
         optional=config.optional,
         max_new_tokens=config.max_new_tokens,
     )
+
+
+def _conversations(config: CustomConfig, train: Path | list[Path] | None) -> Task:
+    named = ChatColumns(
+        messages=config.messages_column,
+        prompt=config.prompt_column,
+        input=config.input_column,
+        system=config.system_column,
+        target=config.target_column,
+        client=config.client_column,
+    )
+    return load_chat(
+        train=train,
+        test=_paths(config.test),
+        named=named,
+        max_new_tokens=config.max_new_tokens,
+    )
+
+
+def _documents(config: CustomConfig, train: Path | list[Path] | None) -> Task:
+    return load_text(
+        train=train,
+        test=_paths(config.test),
+        text_column=config.text_column,
+        client_column=config.client_column,
+    )
+
+
+OWN_DATA: dict[str, Loader] = {
+    "custom": _prompted,
+    "chat": _conversations,
+    "text": _documents,
+}
+"""Tasks on the user's own files."""
+_OF_ALL = {"train", "test", "client_column"}
+_OF_CHAT = {"messages_column", "prompt_column", "input_column", "system_column"}
+_KEYS: dict[str, set[str]] = {
+    "custom": set(CustomConfig.model_fields) - _OF_CHAT - {"text_column"},
+    "chat": _OF_ALL | _OF_CHAT | {"target_column", "max_new_tokens"},
+    "text": _OF_ALL | {"text_column"},
+}
+
+
+def _refuse_unused(name: str, config: CustomConfig) -> None:
+    """Refuse keys that the task does not read, so that no setting is ignored silently."""
+    for key, field in CustomConfig.model_fields.items():
+        if key not in _KEYS[name] and getattr(config, key) != field.default:
+            raise HoflError(
+                f"task {name!r} does not read custom.{key}: remove it, or choose another task. It "
+                f"reads {', '.join(sorted(_KEYS[name]))}."
+            )
 
 
 def _absolute(files: str | Sequence[str]) -> str | tuple[str, ...]:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from hofl.core.batch import Batch, ChooseWord, Goal, PredictTokens, Texts
 from hofl.core.errors import HoflError
-from hofl.data.encoding import EncodedSet, fill
-from hofl.data.store import characters_of
+from hofl.data.encoded import EncodedSet, fill
 from hofl.local.site import Execution
 from hofl.memory.hollow import META
 from hofl.rules import LocalRule
@@ -110,11 +109,11 @@ def heaviest_workload(
     A client goes through its shard again and again, so an example may come once in each of the
     passes that a batch touches.
 
-    Tokens are counted for the examples with the most characters and for some from all over the
-    set. Slots are the most that any of them takes: the longest text need not be the one with the
-    longest answer.
+    Tokens are counted for the largest examples (:meth:`EncodedSet.sizes`) and for some from all
+    over the set. Slots are the most that any of them takes: the longest text need not be the one
+    with the longest answer.
     """
-    longest = np.argsort(-characters_of(train.examples), kind="stable")[: 8 * batch_size]
+    longest = np.argsort(-train.sizes(), kind="stable")[: 8 * batch_size]
     spread = range(0, len(train), max(1, len(train) // _SAMPLED))
     encoded = [train.encoded(int(index)) for index in {*longest, *spread}]
     encoded.sort(key=lambda example: -sum(example.lengths))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from hofl.core.batch import Batch, PredictTokens, Texts
 from hofl.core.errors import HoflError
@@ -42,7 +43,7 @@ def check_runs(model: SplitModel) -> None:
     with _refusing(model.config.model_type), torch.no_grad():
         batch = _few_tokens(model)
         inputs = model.inputs(batch.texts)
-        model.logits(model.forward(inputs.hidden, inputs, 0, model.num_blocks), batch)
+        model.head(model.forward(inputs.hidden, inputs, 0, model.num_blocks), batch).whole()
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def _differences(model: SplitModel) -> Iterator[str]:
     for start, boundary in pairwise([0, *boundaries]):
         with torch.no_grad():
             z = model.forward(z, inputs, start, boundary)
-        scores = model.logits(model.forward(z[1:], inputs, boundary, last), batch)
+        scores = model.head(model.forward(z[1:], inputs, boundary, last), batch).whole()
         if not (far := _distance(scores, expected)) <= _TOLERANCE:
             yield f"block by block, its scores differ by {far:.2g} of their norm"
         found = _gradients(model, scores, batch, boundary)
@@ -105,7 +106,8 @@ def _few_tokens(model: SplitModel) -> Batch:
 def _gradients(model: SplitModel, scores: Tensor, batch: Batch, boundary: int) -> Tensor:
     """Return the gradient of the loss over the blocks from a boundary on, flat."""
     parameters = model.parameters_in(range(boundary, model.num_blocks))
-    gradients = torch.autograd.grad(batch.goal.losses(scores).mean(), parameters)
+    assert isinstance(batch.goal, PredictTokens)
+    gradients = torch.autograd.grad(cross_entropy(scores, batch.goal.targets), parameters)
     return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 

@@ -22,6 +22,7 @@ from hofl.core.layout import Coordinate, Layout
 from hofl.models.adapters import SurrogateParameters, bind_flat, parameter_at, trainable_layout
 from hofl.models.attention import ATTENTION, packed_row, row_mask
 from hofl.models.families import Family
+from hofl.models.head import SlotHead
 from hofl.models.precision import Reader, computing_in
 
 
@@ -198,21 +199,13 @@ class SplitModel:
             hidden = self.block(index, hidden, inputs)
         return hidden
 
-    def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Return scores [M, C] at the slots for the candidate words: never [N, vocabulary]."""
+    def head(self, hidden: Tensor, batch: Batch) -> SlotHead:
+        """Return the head at the slots, from the output of the last block [1, tokens, D]."""
         at_slots = hidden[0, batch.slots]  # [M, D]
         for part in self._after:
             with self.computing(part):
                 at_slots = part(at_slots)
-        head = self.base.get_output_embeddings()
-        weight, bias = head.weight, getattr(head, "bias", None)  # [V, D], [V] or None
-        if batch.goal.candidates is not None:
-            weight = weight[batch.goal.candidates]
-            bias = None if bias is None else bias[batch.goal.candidates]
-        scores = nn.functional.linear(
-            at_slots, weight.to(at_slots.dtype), None if bias is None else bias.to(at_slots.dtype)
-        )
-        return self._scaled(scores.float())
+        return SlotHead(at_slots, self.base.get_output_embeddings(), self._scaled)
 
     def _scaled(self, scores: Tensor) -> Tensor:
         """Scale and cap scores as the model does after its head."""
@@ -225,4 +218,4 @@ class SplitModel:
 
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss over the goal's terms, from the output of the last block."""
-        return batch.goal.losses(self.logits(hidden, batch)).mean()
+        return batch.goal.losses(self.head(hidden, batch)).mean()
