@@ -29,6 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method, level in LEVELS.items():
         for seed in SEEDS:
             write_run(runs / f"a-{method}-{seed}", method, seed, level)
+    write_run(runs / "a-fedavg-8", "fedavg", 8, rounds=2)
     write_run(runs / "b", "recompute", 5, rounds=3)
     damaged = write_run(runs / "c", "decomfl", 5)
     text = (damaged / "metrics.jsonl").read_text()
@@ -93,6 +94,7 @@ def test_curves_are_means_and_deviations_of_the_runs(
     points = [point for point in shown(tab, "curves") if point["row"] == "fedavg"]
     scores = np.array([[r["eval"]["accuracy"] for r in run] for run in rounds_of(folder, "fedavg")])
     mean, spread = 100 * scores.mean(axis=0), 100 * scores.std(axis=0, ddof=1)
+    assert {point["seeds"] for point in points} == {"3"}, "the unfinished seed is left out"
     assert [float(point["mean"]) for point in points] == pytest.approx(mean, rel=1e-4)
     assert [float(point["high"]) for point in points] == pytest.approx(mean + spread, rel=1e-4)
     assert [float(point["low"]) for point in points] == pytest.approx(mean - spread, rel=1e-4)

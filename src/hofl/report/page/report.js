@@ -30,11 +30,13 @@ const tables = contents.groups.length < 2 ? [] : [{
   name: "table", label: "of", options: Object.fromEntries(contents.groups.map((_, k) => [k, `table ${k + 1}`])) }];
 const inTable = (state) => rows.filter((row) => row.group === Number(state.table ?? 0));
 
-/* Mean over seeds, with the deviation, at rounds that every seed of the row has. */
+/* Mean over finished seeds, with the deviation; of a row without any, over those that run. */
 function bands(chosen, key, along) {
   const found = [];
   for (const row of chosen) {
-    const cells = row.cells.filter((cell) => cell.series && cell.series.round.length);
+    // A seed that is still running must not cut short those that have ended.
+    const ended = finished(row);
+    const cells = ended.length ? ended : row.cells.filter((cell) => cell.series.round.length);
     if (!cells.length) continue;
     const length = Math.min(...cells.map((cell) => cell.series.round.length));
     for (let n = 0; n < length; n++) {
@@ -57,7 +59,7 @@ function byteTicks(low, high, count) {
 }
 function axis(key, data, width) {
   const [low, high] = d3.extent(data, (point) => point.x);
-  return key === "uplink" ? byteTicks(low, high, Math.max(2, width / 120)) : { ticks: Math.max(3, width / 90) };
+  return key === "uplink" ? byteTicks(low, high, Math.max(2, width / 120)) : { ticks: d3.ticks(low, high, Math.max(3, width / 90)).filter((value) => key !== "round" || Number.isInteger(value)) };
 }
 const BYTES = new Set(["peak", "cohort", "uplink", "downlink"]);
 function measureAxis(key, values, count) {
