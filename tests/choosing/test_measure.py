@@ -178,10 +178,12 @@ def test_measuring_a_fleet_writes_what_a_run_takes(
     words = ["beta", "measure", str(source), "--out", str(out), "--repetitions", "3"]
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, words)
     assert shown.exit_code == 0, shown.output
-    for name in ("beta 0.75", "water-filling", "statistical QP", "H_a = ", "zeta^2 = "):
+    texts = ("beta 0.75", "water-filling", "statistical QP", "H_a = ", "zeta^2 = ", "signal share")
+    for name in texts:
         assert name in shown.output
     values = json.loads((out / "statistics.json").read_text())
     assert (values["repetitions"], values["reference"]) == (3, "gradient")
+    assert [tier["boundary"] for tier in values["signal"]] == [1, 2, 3]
     filled = read_config(str(out / "water-filling.toml"))
     table = {"statistics": str(out / "statistics.json"), "floor": 0.1}
     method = config.method.model_copy(update={"policy": table})

@@ -24,12 +24,14 @@ from hofl.choosing.guide import CANDIDATES
 from hofl.choosing.moments import LEAST, FleetMeasurement, measurement
 from hofl.choosing.pilot import with_policy
 from hofl.choosing.qp import statistical_qp
+from hofl.choosing.signal import tier_signals
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.core.optim import SGD
 from hofl.experiment.build import Simulation
+from hofl.experiment.checkpoint import load_state
 from hofl.experiment.config import ExperimentConfig
-from hofl.experiment.runs import config_text
+from hofl.experiment.runs import RunDirectory, config_text
 from hofl.experiment.tasks import fleet_seed
 from hofl.messages import Upload
 from hofl.rules import LocalRule, Part
@@ -54,7 +56,7 @@ def measure_fleet(
     first_order: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> FleetMeasurement:
-    """Measure a_i, v_i, H_a, zeta^2 and (unless given) L at the start of a run.
+    """Measure a_i, v_i, H_a, zeta^2, the signal and (unless given) L at the experiment's start.
 
     Args:
         experiment: the fleet, its data and its method.
@@ -83,15 +85,26 @@ def measure_fleet(
     if smoothness is None:
         towards = torch.from_numpy(gradients.mean(axis=(0, 1)))
         smoothness = largest_curvature(lambda at: prober.mean_gradient(total, at), w, towards)
-    return measurement(
+    boundaries = experiment.boundaries()
+    measured = measurement(
         updates,
         gradients,
         smoothness=smoothness,
         step=step,
-        boundaries=experiment.boundaries(),
+        boundaries=boundaries,
         normalised=isinstance(rule.optimizer, SGD),
         first_order=first_order,
     )
+    signals = tier_signals(gradients, boundaries, experiment.layout.cut)
+    return replace(measured, round=experiment.start.round, signals=signals)
+
+
+def advanced(experiment: Simulation, path: Path) -> Simulation:
+    """Return the experiment with w_t of a run's latest checkpoint as its start."""
+    state = load_state(RunDirectory.open(path), experiment.layout.digest)
+    if state is None:
+        raise HoflError(f"{path} has no checkpoint yet: train it first.")
+    return replace(experiment, start=state)
 
 
 def largest_curvature(gradient: Callable[[Tensor], Tensor], w: Tensor, towards: Tensor) -> float:

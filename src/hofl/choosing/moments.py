@@ -14,13 +14,17 @@ the jackknife's, leaving out one sample of one client at a time.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hofl.core.errors import HoflError
 from hofl.sampling.statistics import Statistics
+
+if TYPE_CHECKING:
+    from hofl.choosing.signal import TierSignal
 
 CHUNK = 65_536
 """Coordinates multiplied at a time in float64."""
@@ -115,6 +119,8 @@ class FleetMeasurement:
         reference: what g is, ``gradient`` or ``mean update``.
         halves: the same statistics from the first and from the second half of the repetitions, so
             that what was fitted to one can be judged by the other; none if R is too small to halve.
+        round: t of w_t, the point of measurement; 0 is the start.
+        signals: signal share of the bottom's gradient, by tier; none where no tier has a bottom.
     """
 
     statistics: Statistics
@@ -125,6 +131,8 @@ class FleetMeasurement:
     repetitions: int
     reference: str
     halves: tuple[Statistics, ...] = ()
+    round: int = 0
+    signals: "tuple[TierSignal, ...]" = ()
 
     def to_json(self) -> str:
         """Return everything in the form that ``load_statistics`` reads."""
@@ -132,6 +140,7 @@ class FleetMeasurement:
         values = {
             "boundaries": list(self.boundaries),
             "repetitions": self.repetitions,
+            "round": self.round,
             "reference": self.reference,
             "smoothness": s.smoothness,
             "step": s.step,
@@ -141,6 +150,7 @@ class FleetMeasurement:
             "variances": s.variances.tolist(),
             "means": s.means.tolist(),
             "gradient": s.gradient.tolist(),
+            "signal": [asdict(signal) for signal in self.signals],
         }
         return json.dumps(values)
 

@@ -150,9 +150,23 @@ def show_result(console: Console, path: Path, summary: RunSummary) -> None:
     console.print(summary_table([summary]))
     if summary.audit:  # runs finished by an earlier version have none
         say(console, verdict(summary.audit))
+    for rule, share in summary.bottom_signal.items():
+        say(console, signal_line(rule, share))
     if summary.wire:
         say(console, wire_line(summary.wire))
     say(console, f"adapter: {path / summary.adapter}")
+
+
+def signal_line(rule: str, share: float) -> str:
+    """Say how much of the bottom's updates a cohort's clients had in common.
+
+    >>> signal_line("recompute", 0.1234)
+    "bottom (recompute): 12 % of the clients' updates is signal, the rest noise or their own"
+    """
+    percent = f"{100 * max(share, 0.0):.2g} %"
+    return (
+        f"bottom ({rule}): {percent} of the clients' updates is signal, the rest noise or their own"
+    )
 
 
 def summary_table(summaries: Sequence[RunSummary]) -> Table:

@@ -19,10 +19,14 @@ from hofl.core.errors import HoflError
 if TYPE_CHECKING:  # loading the engine takes seconds: only when something is run
     from hofl.choosing.measure import PolicyRow
     from hofl.choosing.moments import FleetMeasurement, WithError
+    from hofl.rules import LocalRule
 
+DIRECTIONS = 2
+"""The paper's q, for methods without directions of their own."""
 EXAMPLES = {
     "measure": (
         "hofl beta measure demo --out runs/measured",
+        "hofl beta measure demo --after runs/a --out runs/measured-a",
         "hofl run runs/measured/water-filling.toml --out runs/filled",
     )
 }
@@ -44,12 +48,15 @@ def measure(
     smoothness: Annotated[
         float | None, typer.Option(help="L; measured by power iteration when not given.")
     ] = None,
+    after: Annotated[
+        Path | None, typer.Option(help="Measure where this run stands, not at the start.")
+    ] = None,
 ) -> None:
     """Measure every client's update before training, and compare the policies that need it.
 
     Writes statistics.json, and water-filling.toml for hofl run.
     """
-    from hofl.choosing.measure import compare_policies, measure_fleet, save_measurement
+    from hofl.choosing.measure import advanced, compare_policies, measure_fleet, save_measurement
     from hofl.choosing.moments import LEAST
     from hofl.experiment.launch import prepared, readable_errors
     from hofl.sampling.water_filling import check_floor
@@ -66,6 +73,8 @@ def measure(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise HoflError(f"{out} exists and is not empty. Choose another --out.")
     experiment = prepared(hofl.read_config(config, changes))
+    if after is not None:
+        experiment = advanced(experiment, after)
     with readable_errors(out):
         out.mkdir(parents=True, exist_ok=True)  # fail before measuring, not after it
     with (
@@ -89,6 +98,7 @@ def measure(
         say(console, "H_a is within its noise: raise --repetitions, or try --means gradients")
     s = measured.statistics
     say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {measured.reference}")
+    _say_signal(console, measured, experiment.method.local, experiment.config.fleet.cohort)
     console.print(_policies(rows, measured, experiment.config.fleet.cohort))
     for note in [*notes, *_limits(measured)]:
         say(console, note)
@@ -115,6 +125,30 @@ def _moments(measured: "FleetMeasurement") -> Table:
         cells = (f"{column[members].mean():.4g}" for column in columns)
         table.add_row(str(tier), str(members.sum()), *cells)
     return table
+
+
+def _say_signal(
+    console: Console, measured: "FleetMeasurement", rule: "LocalRule", cohort: int
+) -> None:
+    """Print what a bottom can learn from one estimate, and from all those of a round."""
+    if not measured.signals:
+        return
+    q, estimates = rule.q or DIRECTIONS, cohort * rule.local_steps
+    headings = (f"{how}, {of}" for of in ("1 step", "1 round") for how in ("exact", f"q = {q}"))
+    table = _table("boundary", "d_ZO", "signal share", *headings)
+    where = f"after round {measured.round}" if measured.round else "at the start"
+    table.title = f"bottom: signal in a minibatch gradient {where}, and cosines to reach"
+    for tier in measured.signals:
+        cosines = (tier.cosine(n, m) for m in (1, estimates) for n in (0, q))
+        cells = (f"{cosine:.3g}" for cosine in cosines)
+        table.add_row(str(tier.boundary), str(tier.dims), _shown(tier.share), *cells)
+    console.print(table)
+    least = min(tier.dims for tier in measured.signals)
+    say(
+        console,
+        f"cos^2 = share / (1 + (d_ZO + 1)/q): one exact step of the bottom earns what "
+        f"{1 + (least + 1) / q:,.0f} or more zeroth-order ones with q = {q} do",
+    )
 
 
 def _policies(rows: "list[PolicyRow]", measured: "FleetMeasurement", cohort: int) -> Table:

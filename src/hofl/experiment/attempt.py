@@ -23,6 +23,7 @@ from hofl.messages import RoundPlan, Upload
 from hofl.server.aggregate import aggregation_of
 from hofl.server.checks import check_size, check_upload, plan_as_answered
 from hofl.server.outliers import Outliers
+from hofl.server.signal import BottomSignal
 from hofl.server.state import Contribution, ServerState, keeper_of
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ def contributions(
 ) -> Iterator[Contribution]:
     """Check and rebuild each answer; a bad one is noted with its reason and goes no further."""
     shares = experiment.marginals(plans[0].round if plans else 0, present)
+    signal = BottomSignal(experiment.layout)
     for number, (plan, answer) in enumerate(zip(plans, answers, strict=True), start=1):
         observe("client", {"client": plan.client, "number": number, "of": len(plans)})
         try:
@@ -229,7 +231,7 @@ def contributions(
             if carried_out is not plan:
                 tally.raised[plan.client] = upload.boundary
             place = present.place(plan.client)
-            yield Contribution(
+            contribution = Contribution(
                 plan=carried_out,
                 upload=upload,
                 delta=delta,
@@ -237,3 +239,6 @@ def contributions(
                 clients=len(shares),
                 examples=int(present.examples[place]),
             )
+            signal.add(contribution)
+            yield contribution
+    tally.bottom_signal = signal.shares()

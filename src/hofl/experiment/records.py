@@ -16,6 +16,7 @@ _NUMBERED = {"refused", "present", "raised", "peak_by_boundary", "wire", "epsilo
 # Written only where there is something to say.
 _OPTIONAL = {"present", "resting", "repeats", "lost", "waited", "wire"}
 _OPTIONAL |= {"scalars", "downlink_whole", "repaired", "eval", "eval_seconds", "epsilon", "audit"}
+_OPTIONAL |= {"bottom_signal"}
 
 
 def headline(scores: Scores) -> tuple[str, float]:
@@ -87,6 +88,7 @@ class RoundRecord(Attempt):
         update_norm: ||w_t - w_{t-1}||; None at the start.
         distance: ||w_t - w_0||; None at the start.
         norm: median norm of the updates that were averaged; None without any.
+        bottom_signal: share of the bottom's updates that the cohort has in common, by bottom rule.
         repaired: the line was lost, and stands for a round of which nothing more is known.
         scalars: mean scalars [E][q] from which alone the round can be repeated; None without such.
         downlink_whole: downlink_bytes if every client had been sent the whole model; None where
@@ -113,6 +115,7 @@ class RoundRecord(Attempt):
     update_norm: float | None = None
     distance: float | None = None
     norm: float | None = None
+    bottom_signal: dict[str, float] = field(default_factory=dict)
     repaired: bool = False
     scalars: list[list[float]] | None = None
     downlink_whole: int | None = None
@@ -170,6 +173,7 @@ class RunSummary:
         audit: realised against expected participations.
         wire: bytes on the network; empty without one.
         epsilon: privacy spent by each client; empty without privacy.
+        bottom_signal: mean over the rounds, by bottom rule; empty where no bottom was trained.
     """
 
     method: str
@@ -192,6 +196,7 @@ class RunSummary:
     adapter_sha256: dict[str, str] = field(default_factory=dict)
     wire: dict[str, int] = field(default_factory=dict)
     epsilon: dict[str, Any] = field(default_factory=dict)
+    bottom_signal: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +60,7 @@ class RoundTally:
     norms: dict[int, float] = field(default_factory=dict)
     scalars: list[list[float]] | None = None
     saved_bytes: int = 0
+    bottom_signal: dict[str, float] = field(default_factory=dict)
 
     def again(self) -> "RoundTally":
         """Return the tally as it was when all plans had been sent."""
@@ -144,6 +145,7 @@ class RoundTally:
             norm=median_low(self.norms.values()) if self.norms else None,
             scalars=self.scalars,
             downlink_whole=self.downlink_bytes + self.saved_bytes if self.saved_bytes else None,
+            bottom_signal=self.bottom_signal,
         )
 
 
@@ -230,7 +232,17 @@ def summarise(experiment: "Experiment", records: Sequence[RoundRecord]) -> RunSu
         audit=audit(drawn_shares(experiment, trained)).summary(),
         wire=on_the_wire(trained),
         epsilon={} if ledger is None else ledger.summary(),
+        bottom_signal=mean_signal(trained),
     )
+
+
+def mean_signal(records: Iterable[RoundRecord]) -> dict[str, float]:
+    """Return the mean over rounds of every bottom rule's share of signal: one round's is noisy."""
+    shares: dict[str, list[float]] = {}
+    for record in records:
+        for rule, share in record.bottom_signal.items():
+            shares.setdefault(rule, []).append(share)
+    return {rule: fmean(values) for rule, values in shares.items()}
 
 
 def on_the_wire(records: Iterable[RoundRecord]) -> dict[str, int]:

@@ -93,6 +93,30 @@ def second_moment_bound(
     return 2 * gradient_squared + variance_bound(kappas, nus, bottom_gradient_squared)
 
 
+def reachable_cosine(
+    share: float | np.ndarray, kappas: np.ndarray, estimates: int = 1
+) -> np.ndarray:
+    """Cosine between the mean of m independent estimates and the gradient they estimate [N].
+
+    With minibatch gradients g, E g = ∇f, and ĝ = (1/q) sum_j u_j u_j^T g, Eq.
+    (gaussian-fourth-moment) gives E||ĝ||^2 = (1 + κ) E||g||^2, and E ĝ = ∇f. So for m = 1
+
+        cos^2 = (E<ĝ, ∇f>)^2 / (||∇f||^2 E||ĝ||^2) = share / (1 + κ),   share = ||∇f||^2 / E||g||^2,
+
+    and the variance of a mean is that of one estimate over m. cos^2 is also the part of the
+    guaranteed decrease of a full-gradient step, ||∇f||^2 / 2L, that a step along the mean keeps at
+    its own best length: f(w - ηx) <= f(w) - η <x, ∇f> + η^2 L ||x||^2 / 2.
+
+    Args:
+        share: of the signal in E||g||^2, in [0, 1].
+        kappas: κ_i [N]; 0 for exact gradients.
+        estimates: m.
+    """
+    at_least(1, estimates=estimates)
+    excess = (1 + kappas - share) / estimates
+    return np.sqrt(share / (share + excess))
+
+
 def tau(eta: float, local_steps: int) -> float:
     """τ = η^2 (E - 1)^2."""
     at_least(1, local_steps=local_steps)
