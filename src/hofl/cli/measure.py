@@ -143,6 +143,8 @@ def _say_signal(
         cells = (f"{cosine:.3g}" for cosine in cosines)
         table.add_row(str(tier.boundary), str(tier.dims), _shown(tier.share), *cells)
     console.print(table)
+    if any(tier.share.value < 2 * tier.share.error for tier in measured.signals):
+        say(console, "a signal share is within its noise: raise --repetitions to resolve it")
     least = min(tier.dims for tier in measured.signals)
     say(
         console,
