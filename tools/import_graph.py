@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 LAYERS = [
     ("core",),
     ("theory", "sampling", "rules", "recipes"),
-    ("data", "models", "messages"),
+    ("data", "models", "variants"),
+    ("messages",),
     ("evaluation", "methods", "local", "server"),
     ("algorithm", "family"),
     ("catchup", "memory"),

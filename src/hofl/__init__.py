@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         EngineConfig,
         EvaluationConfig,
         ExperimentConfig,
-        FleetConfig,
         MethodConfig,
         ModelConfig,
         PrivacyConfig,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         read_config,
     )
     from hofl.experiment.data_config import CustomConfig, DataConfig, TaskConfig
+    from hofl.experiment.fleet_config import FleetConfig
     from hofl.experiment.launch import Result, resume, run
     from hofl.experiment.scoring import config_of, score, score_predictions
     from hofl.methods import METHODS, Method, method

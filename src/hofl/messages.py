@@ -7,7 +7,7 @@ is that of ``hofl.core.wire``.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from hofl.core.privacy import Privacy
 from hofl.core.randomness import Purpose, generator
 from hofl.core.wire import HEADER_BYTES, check_types, pack_message, unpack_message
 from hofl.rules import DIRECTIONS, LocalRule
+from hofl.variants import forward_only
 
 RANGES = {
     "loss": (float, -1e9, 1e9),
@@ -81,6 +82,16 @@ class RoundPlan:
         """Return (E, q), or (E, 0) when the bottom sends no scalars."""
         replayed = self.rule.traits.sends_scalars and self.boundary > 0
         return self.rule.local_steps, self.rule.q if replayed and layout.cut(self.boundary) else 0
+
+    def without_backward(self, layout: Layout) -> "RoundPlan | None":
+        """Return what a device does instead that turns out unable to run a block backward.
+
+        None where the plan runs none, has no directions to probe along, or is private: the scalars
+        would be more than the device has accounted for.
+        """
+        if not self.rule.traits.needs_backward or self.rule.q < 1 or self.privacy is not None:
+            return None
+        return replace(self, boundary=layout.num_blocks, rule=forward_only(self.rule))
 
     def dense_start(self, layout: Layout) -> int:
         """Return where the upload's difference ``w[dense_start:]`` starts: at the top, or at 0."""

@@ -23,6 +23,7 @@ from hofl.sampling.policies import (
     changed_policy,
     policy_spec,
 )
+from hofl.variants import exact, forward_only, frozen
 
 BoundaryRule = Callable[[np.ndarray, int], np.ndarray]
 """(boundary that each device's memory allows [N], L) -> boundary that the method uses [N]."""
@@ -61,6 +62,8 @@ class Method:
         boundary: where it cuts the model.
         policy: sampling marginals.
         aggregation: the aggregation rule (``hofl.server.aggregate``).
+        own_bottoms: whether a planned device may run another bottom than the method's: exact where
+            it can, zeroth-order or frozen where it must.
     """
 
     summary: str
@@ -68,6 +71,24 @@ class Method:
     boundary: BoundaryRule = device_boundary
     policy: Policy = UNIFORM
     aggregation: Part = MEAN
+    own_bottoms: bool = False
+
+    @property
+    def one_boundary(self) -> bool:
+        """Whether the method cuts all devices at one boundary, whatever their memory."""
+        return self.boundary is not device_boundary
+
+    def rules(self, backward: bool) -> list[LocalRule]:
+        """Return the rules that a planned device may run, the most exact one first.
+
+        Args:
+            backward: whether the device can run a block backward.
+        """
+        if not backward:
+            return [forward_only(self.local)] if self.own_bottoms else []
+        if not self.own_bottoms:
+            return [self.local]
+        return [exact(self.local), self.local, frozen(self.local)]
 
 
 _ADAMW = AdamW(lr=1e-5)  # the paper's setting: weight decay 5e-4, moments (0.9, 0.999)
@@ -80,8 +101,11 @@ METHODS: dict[str, Method] = {
         summary="zeroth-order bottom, first-order top, a boundary per device, beta = 0.75",
         local=_HYBRID,
         policy=DimensionAware(0.75),
+        own_bottoms=True,
     ),
-    "hofl-uniform": Method(summary="HO-FL with uniform client sampling (beta = 0)", local=_HYBRID),
+    "hofl-uniform": Method(
+        summary="HO-FL with uniform client sampling (beta = 0)", local=_HYBRID, own_bottoms=True
+    ),
     "fedavg": Method(
         summary="backpropagation through the whole model on every device",
         local=_FIRST_ORDER,
@@ -215,6 +239,8 @@ def method(name: str, **options: Any) -> Method:
     if "optimizer" in values:
         local["optimizer"] = _changed_optimizer(base.local.optimizer, values["optimizer"])
     changes: dict[str, Any] = {"local": replace(base.local, **local)}
+    if changes["local"].bottom != base.local.bottom:
+        changes["own_bottoms"] = False  # whoever names a bottom wants that one
     if "policy" in values:
         changes["policy"] = changed_policy(base.policy, _table(values["policy"]))
     if "aggregation" in values:

@@ -1,6 +1,7 @@
 """hofl plan, memory and profile: what they print, and one clear line for every mistake."""
 
 import json
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,20 +11,28 @@ from typer.testing import CliRunner
 
 from hofl.cli.commands import app
 from hofl.core.errors import HoflError
+from hofl.experiment.config import parse_config
 from hofl.memory.cohort import cohort_demand, equal_demand
 from hofl.sampling.policies import DimensionAware
 from support.depround_law import depround_law
 
 FIELDS = {
     "boundary",
-    "peak_bytes",
+    "bottom",
+    "exact_params",
     "zo_params",
     "fo_params",
-    "uplink_bytes",
-    "relative_compute",
     "checkpointing",
     "micro_batch",
     "micro_tokens",
+    "stream",
+    "storage_dtype",
+    "uplink_bits",
+    "peak_bytes",
+    "relative_compute",
+    "uplink_bytes",
+    "read_bytes",
+    "plan",
 }
 
 
@@ -41,47 +50,89 @@ def small(tiny_folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def facts(small: list[str]) -> dict:
-    return json.loads(output("plan", *small, "--budget", "1GiB", "--json"))
+    return json.loads(output("plan", *small, "--budget", "1GiB", "--all", "--json"))
 
 
 def test_the_plan_as_json(facts: dict, tiny_folder: Path) -> None:
     shape = {"model", "batch_size", "seq_len", "tokens", "padded_tokens"}
-    assert set(facts) == {*shape, "boundaries", "options", "chosen"}
+    assert set(facts) == {*shape, "chosen", "alternatives", "boundaries", "options"}
     assert (facts["model"], facts["batch_size"], facts["seq_len"]) == (str(tiny_folder), 4, 32)
     assert [row["boundary"] for row in facts["boundaries"]] == [0, 1, 2, 3, 4]
     for row in facts["boundaries"]:
         assert set(row) == FIELDS
         assert (row["checkpointing"], row["micro_batch"]) == (0, 0)
     for row in facts["options"]:
-        assert set(row) >= FIELDS
         assert row["checkpointing"] or row["micro_batch"]
-    assert facts["chosen"] == facts["boundaries"][0]
+    chosen = facts["chosen"]
+    assert set(chosen) == {*FIELDS, "headroom_bytes"}
+    assert (chosen["boundary"], chosen["bottom"], chosen["uplink_bits"]) == (0, "recompute", 4)
+    assert (chosen["zo_params"], chosen["storage_dtype"]) == (0, "bfloat16")
+    names = [row["name"] for row in facts["alternatives"]]
+    assert names == [
+        "plan",
+        "hybrid order (the paper)",
+        "exact",
+        "exact, streamed",
+        "frozen bottom",
+        "pure zeroth order",
+    ]
 
 
-def test_a_budget_between_two_peaks_chooses_the_lower_one(facts: dict, small: list[str]) -> None:
+def test_a_budget_between_two_peaks_of_the_paper_chooses_the_lower_one(
+    facts: dict, small: list[str]
+) -> None:
     peaks = [row["peak_bytes"] for row in facts["boundaries"]]
     budget = str((peaks[0] + peaks[1]) // 2)
-    assert "boundary 1: peak" in output("plan", *small, "--budget", budget)
-    best = output("plan", *small, "--budget", budget, "--strategy", "best")
-    assert "boundary 0, " in best.splitlines()[-2]
+    shown = output("plan", *small, "--budget", budget, "--strategy", "paper")
+    assert "boundary 1, zeroth-order bottom" in " ".join(shown.split())
 
 
-def test_the_table_fits_a_terminal_and_a_figure_is_written(
+def test_the_answer_comes_first_and_ends_in_a_configuration(
     small: list[str], tmp_path: Path
 ) -> None:
-    figure = tmp_path / "plan.svg"
-    lines = output("plan", *small, "--plot", str(figure)).splitlines()
-    assert all(len(line.rstrip()) <= 80 for line in lines[:-1])
-    assert "█" in lines[2]
+    """What is written is read by a run, and plans the same device."""
+    figure, file = tmp_path / "plan.svg", tmp_path / "fleet.toml"
+    words = ["--budget", "1GiB", "--no-backward", "--uplink", "2MiB"]
+    shown = output("plan", *small, *words, "--plot", str(figure), "--write", str(file))
+    lines = shown.splitlines()
+    assert lines[0].startswith("Train 0 of ")
+    assert "by zeroth order: boundary 4" in lines[0]
+    values = tomllib.loads(file.read_text())
+    expected = {"memory": "1GiB", "backward": False, "uplink": "2MiB"}
+    assert values["fleet"]["devices"] == [expected]
+    config = parse_config(values)
+    assert config.fleet.devices[0].backward is False
     assert b"Peak memory of a device" in figure.read_bytes()
+    with pytest.raises(HoflError, match="exists already"):
+        output("plan", *small, *words, "--write", str(file))
+
+
+def test_the_long_tables_share_one_scale_and_show_the_budget(facts: dict, small: list[str]) -> None:
+    budget = facts["boundaries"][2]["peak_bytes"]
+    words = ["--budget", str(budget), "--strategy", "paper", "--all"]
+    lines = output("plan", *small, *words).splitlines()
+    bars = [line for line in lines if "█" in line and "weights" not in line]
+    assert len(bars) == len(facts["boundaries"]) + len(facts["options"])
+    assert all("|" in line for line in bars)
+    ends = {line.index("|") for line in bars}
+    assert len(ends) == 1, "the budget is one straight line"
+    assert all(len(line.rstrip()) <= 80 for line in bars)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--budget", "1KiB"], r"nothing fits 1\.0 KiB: the smallest needs \d+\.\d KiB"),
+        (["--budget", "1KiB"], r"nothing fits a device with 1\.0 KiB: the smallest plan \(bound"),
+        (
+            ["--budget", "1KiB", "--strategy", "paper"],
+            r"nothing fits 1\.0 KiB: the smallest needs \d+\.\d KiB",
+        ),
+        (["--budget", "1GiB", "--read-speed", "0"], "cannot read '0' as a speed above 0"),
+        (["--budget", "1GiB", "--seconds", "5"], "needs the device's speed: give gflops"),
+        (["--storage-dtype", "q9"], "unknown dtype 'q9': choose one of"),
+        (["--write", "x.toml"], "--write needs --budget"),
         (["--budget", "much"], "cannot read 'much' as an amount of memory"),
-        (["--strategy", "magic"], "unknown strategy 'magic': choose one of paper, best"),
+        (["--strategy", "magic"], "unknown strategy 'magic': choose one of best, paper"),
         (["--seq-len", "65"], "seq_len 65 exceeds the model's window of 64"),
         (["--answer-tokens", "33"], r"answer_tokens must lie in 0\.\.32"),
         (["--compute-dtype", "int8"], "unknown dtype 'int8'"),

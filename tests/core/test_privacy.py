@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -182,9 +183,9 @@ def test_the_ledger_counts_who_was_asked() -> None:
     first = RoundRecord(round=1, cohort=[0, 1, 2], dropped=[1])
     repeat = Attempt(cohort=[0, 1, 2], dropped=[1])
     second = RoundRecord(round=2, cohort=[0, 3], repeats=[repeat], lost=[[3, 4]])
-    ledger = Ledger(2.0, 6, 1e-5)
-    ledger.note(first.participations)
-    assert ledger.note(second.participations) == {
+    ledger = Ledger(2.0, 1e-5)
+    ledger.note({i: 6 * n for i, n in Counter(first.participations).items()})
+    assert ledger.note({i: 6 * n for i, n in Counter(second.participations).items()}) == {
         i: epsilon(2.0, 6 * n, 1e-5) for i, n in ((0, 3), (2, 2), (3, 2), (4, 1))
     }
     summary = ledger.summary()

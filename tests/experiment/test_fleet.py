@@ -12,56 +12,15 @@ import pytest
 
 import hofl
 from hofl.core.errors import HoflError
-from hofl.core.randomness import Purpose, generator
 from hofl.core.sizes import parse_bytes, show_bytes
 from hofl.data.task import FreeText
 from hofl.experiment.build import Experiment, build_simulation
 from hofl.experiment.fleet import FleetPlan
-from hofl.local.site import Execution
 from hofl.memory.device import Device
-from hofl.memory.plan import choose
-from hofl.memory.workload import Cost, heaviest_workload
+from hofl.memory.workload import heaviest_workload
 from hofl.methods import METHODS
 from support.number_texts import number_set
 from support.runs import adapter_bytes, quick
-
-
-def costs(peaks: list[int], **options: Any) -> list[Cost]:
-    """Plain costs by hand."""
-    return [
-        Cost(
-            boundary=b,
-            execution=Execution(**options),
-            bottom="zeroth-order",
-            peak_bytes=peak,
-            items={},
-            zo_params=b,
-            fo_params=len(peaks) - 1 - b,
-            uplink_bytes=100 - b,
-            relative_compute=1 + b / 10,
-        )
-        for b, peak in enumerate(peaks)
-    ]
-
-
-def test_the_choice_is_that_of_trying_all() -> None:
-    """Against a loop over everything, on random costs with many ties."""
-    rng = generator(3, Purpose.FLEET)
-    for _ in range(300):
-        plain = costs(rng.integers(1, 12, 6).tolist())
-        options = costs(rng.integers(1, 12, 6).tolist(), micro_batch=1)
-        budget = int(rng.integers(1, 12))
-        for strategy in ("paper", "best"):
-            pool = plain if strategy == "paper" else plain + options
-            best = None
-            for cost in pool:
-                if cost.peak_bytes > budget:
-                    continue
-                if best is None or cost.boundary < best.boundary:
-                    best = cost
-                elif cost.boundary == best.boundary:
-                    assert best.execution == Execution()  # equal in all but its larger parts
-            assert choose(pool, budget, strategy) == best
 
 
 @pytest.mark.parametrize(
@@ -113,7 +72,8 @@ def test_the_heaviest_step_has_room_for_the_longest_text_and_the_longest_answer(
 
 
 def planned(folder: Path, **fleet: Any) -> Experiment:
-    return build_simulation(quick(folder, fleet={"boundaries": [], **fleet}))
+    changes = {"boundaries": [], "strategy": "paper", **fleet}
+    return build_simulation(quick(folder, fleet=changes))
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +103,8 @@ def test_budgets_become_the_boundaries_that_just_fit(
 def test_measured_peaks_keep_within_the_budgets(
     tiny_folder: Path, budgets: dict[int, str], tmp_path: Path
 ) -> None:
-    config = quick(tiny_folder, fleet={"boundaries": [], "budgets": [budgets[0], budgets[2]]})
+    fleet = {"boundaries": [], "budgets": [budgets[0], budgets[2]], "strategy": "paper"}
+    config = quick(tiny_folder, fleet=fleet)
     result = hofl.run(config, tmp_path / "run")
     for boundary, peak in result.summary["peak_by_boundary"].items():
         assert peak <= int(budgets[int(boundary)])
@@ -168,6 +129,7 @@ def traced(folder: Path, budgets: dict[int, str], trace: Path) -> hofl.Experimen
         fleet={
             "boundaries": [],
             "budgets": [budgets[2]],
+            "strategy": "paper",
             "cohort": 6,
             "memory_trace": str(trace),
         },

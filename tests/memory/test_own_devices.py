@@ -84,7 +84,8 @@ def test_a_device_takes_the_smallest_boundary_that_fits_and_plans_again_when_mem
     """Oracle: the peaks of all boundaries, looked through one by one."""
     peaks = [cost.peak_bytes for cost in costs.plain]
     budget = peaks[2]
-    own = DevicePlanner(costs, "paper", lambda: budget)
+    rule = experiment.method.local
+    own = DevicePlanner(lambda memory, _: costs.fitting(memory), rule, lambda: budget)
     seen = set()
     for budget in (peaks[2], min(peaks), 10 * max(peaks), peaks[3]):
         fits = [boundary for boundary, peak in enumerate(peaks) if peak <= budget]
@@ -139,5 +140,5 @@ def test_how_much_memory_a_private_device_lacks_is_reported_in_its_log_alone(
     )
     offer = config_text(experiment.config).encode()
     said, _ = Worker(settings).answer({"kind": "join"}, offer)
-    assert ("the smallest needs" in said["failure"]) == (min_noise == 0)
-    assert "the smallest needs" in caplog.text
+    assert ("the smallest plan" in said["failure"]) == (min_noise == 0)
+    assert "the smallest plan" in caplog.text

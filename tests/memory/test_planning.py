@@ -23,7 +23,6 @@ from hofl.memory import profile
 from hofl.memory.boundaries import all_boundaries, blocks_alike
 from hofl.memory.hollow import hollow_model
 from hofl.memory.live import measure_peak
-from hofl.memory.plan import STRATEGIES, MemoryPlan, Strategy
 from hofl.memory.trace import trace
 from hofl.memory.workload import Cost, Workload
 from hofl.messages import RoundPlan, Upload
@@ -206,49 +205,6 @@ def test_costs_filled_in_between_are_those_of_tracing_every_boundary() -> None:
             assert cost.relative_compute == pytest.approx(exact.relative_compute)
             assert (cost.zo_params, cost.uplink_bytes) == (exact.zo_params, exact.uplink_bytes)
             assert sum(cost.items.values()) == pytest.approx(cost.peak_bytes, abs=5)
-
-
-def test_the_best_streamed_plan_is_that_of_trying_every_size() -> None:
-    """Segments and micro-batches of powers of two and the whole, where two blocks can be held."""
-    model = hollow(deep(LlamaConfig, num_hidden_layers=4, hidden_size=128, intermediate_size=512))
-    work = Workload.even(rule=HYBRID, batch_size=4, seq_len=4)
-    every = [
-        trace(
-            model, work, 2, Execution(micro_batch=micro, checkpoint=checkpoint, stream_bottom=True)
-        )
-        for micro in (0, 1, 2)
-        for checkpoint in (0, 1, 2)
-    ]
-    plan, seen = MemoryPlan(model, work), set()
-    for budget in sorted(cost.peak_bytes for cost in every)[::2]:
-        fitting = [cost for cost in every if cost.peak_bytes <= budget]
-        compute = min(cost.relative_compute for cost in fitting)
-        quick = [cost for cost in fitting if cost.relative_compute == compute]
-        largest = max(cost.execution.micro_batch or work.batch_size for cost in quick)
-        found = plan.choose(budget, "best")
-        assert found is not None and found.peak_bytes <= budget  # noqa: PT018
-        assert (found.boundary, found.execution.stream_bottom) == (2, True)
-        assert found.relative_compute == compute
-        assert (found.execution.micro_batch or work.batch_size) == largest
-        seen.add(found.execution)
-    assert Execution(stream_bottom=True) in seen  # nothing saved but the weights
-
-
-def test_a_strategy_weighs_options_by_its_own_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is added under any name: the least peak of all, or of the plain step alone."""
-    model = hollow(CONFIGS["llama"])
-    plan = MemoryPlan(model, Workload.even(rule=HYBRID, batch_size=6, seq_len=24))
-    least = {}
-    for flag in (True, False):
-        strategy = Strategy(weighs_options=flag, order=lambda cost: cost.peak_bytes)
-        monkeypatch.setitem(STRATEGIES, "leanest", strategy)
-        chosen = plan.choose(GIB, "leanest")
-        assert chosen is not None
-        least[flag] = chosen.peak_bytes
-        assert bool(plan.facts("tiny", chosen, "leanest")["options"]) == flag
-    assert least[False] == min(cost.peak_bytes for cost in plan.plain)
-    assert least[True] == min(cost.peak_bytes for cost in [*plan.plain, *plan.options])
-    assert least[True] < least[False]
 
 
 def test_without_access_to_the_resident_peak_the_allocated_one_is_still_measured(

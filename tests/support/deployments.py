@@ -256,7 +256,9 @@ class Replayed(InProcess):
 
     def join(self) -> dict[int, DeviceOffer]:  # type: ignore[override]
         self._row = next(self._draws)
-        return {client: DeviceOffer(b) for client, b in (self._row.present or {}).items()}
+        rules = self._row.rules
+        there = (self._row.present or {}).items()
+        return {client: DeviceOffer(b, rule=rules.get(client, {})) for client, b in there}
 
     def gather(self, dispatches: Iterable[Dispatch]) -> Iterator[bytes | Failure]:
         for dispatch in dispatches:

@@ -144,4 +144,5 @@ def local_engine(
         notice=say,
         idle=idle,
         pause=0.0,
+        method=experiment.method,
     )

@@ -1,5 +1,6 @@
 """``hofl check``: is this run going to work, on which texts, and how long will it take?"""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,9 +13,11 @@ import hofl
 from hofl.cli import interrupts
 from hofl.cli.display import say
 from hofl.cli.options import Changes, Source
+from hofl.core.sizes import show_bytes
 
 if TYPE_CHECKING:
     from hofl.experiment.check import Check, Piece, SetFacts
+    from hofl.experiment.tiers import TierFacts
 
 EXAMPLES = {"check": ("hofl check demo", "hofl check own.toml task.batch_size=8")}
 
@@ -28,8 +31,17 @@ def check(config: Source, changes: Changes = None) -> None:
     console.print(_table(report.sets))
     for pieces in report.rendered:
         console.print(_shown(pieces, plain=console.color_system is None))
+    console.print(_devices(report.tiers))
     for line in _lines(report):
         say(console, line)
+    if report.seen:
+        of = report.sets["test"].examples
+        say(
+            console,
+            f"warning: {report.seen:,} of {of:,} test examples are also training examples, so the "
+            "score says little about new texts. Keep some rows for the test file alone.",
+            "yellow",
+        )
 
 
 def _shown(pieces: "tuple[Piece, ...]", *, plain: bool) -> Panel:
@@ -77,6 +89,26 @@ def _table(sets: "dict[str, SetFacts]") -> Table:
             str(facts.longest),
             f"{facts.cut:,}",
             labels,
+        )
+    return table
+
+
+def _devices(tiers: "Sequence[TierFacts]") -> Table:
+    """Return every kind of device: what it runs, and what that takes."""
+    table = Table()
+    table.add_column("devices")
+    table.add_column("runs")
+    for column in ("peak", "of", "a round", "uplink"):
+        table.add_column(column, justify="right")
+    for tier in tiers:
+        peak = show_bytes(tier.cost.peak_bytes)
+        table.add_row(
+            f"{tier.clients} x {tier.name}",
+            tier.cost.describe(),
+            f"{peak} + {show_bytes(tier.headroom)}",
+            "-" if tier.budget is None else show_bytes(tier.budget),
+            duration(tier.seconds),
+            show_bytes(tier.cost.uplink_bytes),
         )
     return table
 

@@ -21,7 +21,7 @@ The command is the module's function of that name; the module's EXAMPLES show ho
 """
 COMMANDS: Table = {
     "Train and evaluate": {
-        "demo": ("run", "Compare three methods on a real model, in a few minutes."),
+        "demo": ("run", "Compare four methods on a real model, in a few minutes."),
         "check": ("check", "Check a configuration and estimate how long it will take."),
         "run": ("run", "Run an experiment, or resume one."),
         "compare": ("compare", "Compare methods over seeds and a grid, in one table."),
@@ -38,7 +38,7 @@ COMMANDS: Table = {
         "device": ("device", "Lend this machine, its memory and its data to a run."),
     },
     "Plan memory": {
-        "plan": ("plan", "Predict memory, uplink and compute at every boundary."),
+        "plan": ("plan", "Choose what a device runs, and predict what it takes."),
         "memory": ("memory", "Predict the memory of a whole cohort."),
         "profile": ("profile", "Measure the memory of real participations."),
     },

@@ -17,6 +17,7 @@ EXAMPLES = {
     "device": (
         "hofl device --server 10.0.0.1:9443 --data mine.jsonl --tls kitchen",
         "hofl device --server 127.0.0.1:9092 --shard 0 --memory 4GiB",
+        "hofl device --server 127.0.0.1:9092 --shard 1 --memory 1GiB --no-backward",
     )
 }
 
@@ -37,6 +38,20 @@ def device(
     memory: Annotated[
         str, typer.Option(help="Memory for training, such as 4GiB; auto is what is free.")
     ] = "auto",
+    backward: Annotated[
+        bool, typer.Option("--backward/--no-backward", help="Can it run a block backward?")
+    ] = True,
+    disk: Annotated[
+        str | None, typer.Option(help="Free disk for streamed weights; 0 is none.")
+    ] = None,
+    read_speed: Annotated[
+        str | None, typer.Option(help="Of that disk, such as 500MiB/s; measured if needed.")
+    ] = None,
+    gflops: Annotated[
+        float | None, typer.Option(help="Speed of computing; measured if needed.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Most that a round may take.")] = None,
+    uplink: Annotated[str | None, typer.Option(help="Most that an upload may have: 1MiB.")] = None,
     boundary: Annotated[
         int,
         typer.Option(
@@ -82,6 +97,14 @@ def device(
     from hofl.deploy.device import STOPS, Enrolment, WorkerSettings
     from hofl.deploy.keys import Identity
 
+    limits = {
+        "backward": None if backward else False,
+        "disk": disk,
+        "read_speed": read_speed,
+        "gflops": gflops,
+        "seconds": seconds,
+        "uplink": uplink,
+    }
     if not 0 <= min_noise < math.inf:
         raise HoflError(f"got --min-noise {min_noise:g}: give a number such as 1.")
     if max_epsilon is not None and not 0 <= max_epsilon < math.inf:
@@ -98,6 +121,7 @@ def device(
         data="" if data is None else str(data.resolve()),
         shard=shard,
         memory=memory,
+        limits={name: value for name, value in limits.items() if value is not None},
         boundary=boundary,
         model=model,
         device=where,

@@ -71,11 +71,7 @@ class RunDisplay:
                 say(self._console, line, "yellow")
             case "plan":
                 for budget, chosen in facts["chosen"].items():
-                    peak, cut = show_bytes(chosen["peak_bytes"]), chosen["boundary"]
-                    padded = chosen["padded"]
-                    other = f"boundary {padded['boundary']}" if padded else "nothing would fit"
-                    line = f"planned for {budget}: boundary {cut}, peak {peak}"
-                    say(self._console, f"{line} (with padded texts: {other})")
+                    say(self._console, planned_line(budget, chosen))
             case "client":
                 self._update(note=f"client {facts['number']}/{facts['of']}")
             case "evaluation":
@@ -103,6 +99,9 @@ class RunDisplay:
         for attempt in record.repeats:
             for line in _refusals(attempt) or [_dropouts(attempt)]:
                 say(self._console, f"round {record.round} was repeated: {line}", "yellow")
+        for client in record.forward_only:
+            what = f"client {client} could not run a block backward and went on without"
+            say(self._console, f"round {record.round}: {what}", "yellow")
         for line in _refusals(record):
             say(self._console, f"round {record.round}: {line}", "yellow")
         lost = record.zo_snr is not None and record.zo_snr < 1
@@ -115,6 +114,18 @@ class RunDisplay:
                 "method.estimator=central, or a larger method.mu.",
                 "yellow",
             )
+
+
+def planned_line(budget: str, chosen: Mapping[str, Any]) -> str:
+    """Say what was planned for a device; for plain steps, also what padding would have cost."""
+    peak = show_bytes(chosen["peak_bytes"])
+    if "padded" not in chosen:
+        room = show_bytes(chosen["headroom_bytes"])
+        return f"planned for {budget}: {chosen['plan']}, peak {peak} and headroom {room}"
+    padded = chosen["padded"]
+    other = f"boundary {padded['boundary']}" if padded else "nothing would fit"
+    line = f"planned for {budget}: boundary {chosen['boundary']}, peak {peak}"
+    return f"{line} (with padded texts: {other})"
 
 
 def _round_note(record: RoundRecord) -> str:
@@ -169,15 +180,18 @@ def signal_line(rule: str, share: float) -> str:
     )
 
 
-def summary_table(summaries: Sequence[RunSummary]) -> Table:
-    """Return one line per run: score before and after, a client's memory, bytes, training time."""
+def summary_table(summaries: Sequence[RunSummary], names: Sequence[str] = ()) -> Table:
+    """Return one line per run: score before and after, a client's memory, bytes, training time.
+
+    ``names`` in place of the methods' own, where several runs have one method.
+    """
     table = Table(title=None)
     table.add_column("method", no_wrap=True)
     for column in ("before", "after", "peak memory", "uplink", "downlink", "time"):
         table.add_column(column, justify="right")
-    for summary in summaries:
+    for name, summary in zip(names or [s.method for s in summaries], summaries, strict=True):
         table.add_row(
-            summary.method,
+            name,
             f"{100 * headline(summary.initial)[1]:.1f} %",
             f"{100 * headline(summary.final)[1]:.1f} %",
             _range(summary.peak_by_boundary.values()),

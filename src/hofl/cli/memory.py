@@ -115,7 +115,7 @@ def _tiers(text: str, plan: "MemoryPlan") -> tuple[int, ...]:
     if all(word.isdecimal() for word in words):
         return tuple(int(word) for word in words)
     budgets = [parse_bytes(word) for word in words]
-    return tuple(plan.fitting(budget, "paper").boundary for budget in budgets)
+    return tuple(plan.fitting(budget).boundary for budget in budgets)
 
 
 def _tier_table(plan: "MemoryPlan", boundaries: tuple[int, ...]) -> Table:

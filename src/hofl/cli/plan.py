@@ -1,9 +1,8 @@
-"""``hofl plan``: what a local step will need at every boundary, without running it."""
+"""``hofl plan``: what a device should run within its budget, and what the alternatives cost."""
 
 import json
-from collections.abc import Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,28 +10,22 @@ from rich.table import Table
 
 from hofl.cli.display import say
 from hofl.cli.options import AsJson, Plot
+from hofl.core.errors import HoflError
 from hofl.core.sizes import show_bytes
-from hofl.report.figures import Line, Panel, write_panels
+from hofl.report.figures import check_figure
 
 if TYPE_CHECKING:  # the model libraries take seconds to load
-    from hofl.memory.plan import MemoryPlan
+    from hofl.memory.alternatives import Alternative
+    from hofl.memory.planner import Planner
     from hofl.memory.workload import Cost
 
 EXAMPLES = {
     "plan": (
-        "hofl plan --model Qwen/Qwen2.5-1.5B --seq-len 1024 --budget 12GiB",
-        "hofl plan --model smollm2-135m-instruct --strategy best --budget 1GiB",
+        "hofl plan --model Qwen/Qwen2.5-1.5B --seq-len 1024 --budget 8GiB",
+        "hofl plan --model Qwen/Qwen2.5-1.5B --budget 1.2GiB --no-backward --write fleet.toml",
+        "hofl plan --model smollm2-135m-instruct --all --plot plan.png",
     )
 }
-_WIDTH = 26  # characters of the longest bar
-_SHADES = {
-    "weights": "█",
-    "adapter and optimizer": "▓",
-    "activations": "▒",
-    "logits": "#",
-    "transient": "░",
-}
-GIB = 2**30
 
 
 def plan(
@@ -42,9 +35,19 @@ def plan(
     batch_size: Annotated[int, typer.Option(min=1, help="B, examples per step.")] = 16,
     seq_len: Annotated[int, typer.Option(min=2, help="T, tokens per example.")] = 1024,
     budget: Annotated[str | None, typer.Option(help="Memory of a device: 12GiB, or free.")] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward/--no-backward", help="Can it run a block backward?")
+    ] = True,
+    disk: Annotated[
+        str | None, typer.Option(help="Free disk for streamed weights; 0 is none.")
+    ] = None,
+    read_speed: Annotated[str | None, typer.Option(help="Of that disk: 500MiB/s.")] = None,
+    gflops: Annotated[float | None, typer.Option(help="Speed of the device.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Most that a round may take.")] = None,
+    uplink: Annotated[str | None, typer.Option(help="Most that an upload may have: 1MiB.")] = None,
     strategy: Annotated[
-        str, typer.Option(help="paper: plain steps only; best: weigh all options.")
-    ] = "paper",
+        str, typer.Option(help="best: exact where it can be; paper: plain hybrid steps.")
+    ] = "best",
     method_name: Annotated[
         str, typer.Option("--method", help="Whose local step (hofl methods).")
     ] = "hofl",
@@ -56,24 +59,43 @@ def plan(
     answer_tokens: Annotated[
         int, typer.Option(help="Tokens to predict per example; 0 is one label word.")
     ] = 0,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also every boundary, plain and with options.")
+    ] = False,
+    write: Annotated[Path | None, typer.Option(help="Write the TOML to this new file.")] = None,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict peak memory, uplink and compute at every boundary, and choose one for a budget.
+    """Choose what a device runs: exact where it can be, hybrid where it must be.
 
     The client's own step runs on tensors without data: no weights and no GPU are needed. The
     defaults are the paper's setting, a BF16 backbone and BF16 activations under an FP32 adapter.
+    Without a budget only the costs are shown.
     """
+    if strategy not in ("best", "paper"):
+        raise HoflError(f"unknown strategy {strategy!r}: choose one of best, paper.")
+    if write is not None and write.exists():
+        raise HoflError(f"{write} exists already: --write makes a new file.")
+    if plot is not None:
+        check_figure(plot)
+    from hofl.memory.alternatives import alternatives, planner_for
+    from hofl.memory.capability import capability_of
     from hofl.memory.device import budget_bytes
-    from hofl.memory.plan import memory_plan, strategy_named
-    from hofl.methods import method
 
-    strategy_named(strategy)
-    limit = None if budget is None else budget_bytes(budget)
+    limits = {
+        "backward": backward,
+        "disk": disk,
+        "read_speed": read_speed,
+        "gflops": gflops,
+        "seconds": seconds,
+        "uplink": uplink,
+    }
+    device = None if budget is None else capability_of(limits, budget_bytes(budget))
     changes = {"q": q, "optimizer": optimizer}
-    memory = memory_plan(
+    planner = planner_for(
         model,
-        method(method_name, **{k: v for k, v in changes.items() if v is not None}).local,
+        method_name,
+        {name: value for name, value in changes.items() if value is not None},
         batch_size=batch_size,
         seq_len=seq_len,
         answer_tokens=answer_tokens,
@@ -81,107 +103,121 @@ def plan(
         storage_dtype=storage_dtype,
         compute_dtype=compute_dtype,
     )
-    chosen = None if limit is None else memory.choose(limit, strategy)
+    chosen: Cost | None = None
+    if device is not None:
+        by_memory = strategy == "paper"
+        chosen = planner.memory.fitting(device.memory) if by_memory else planner.best(device)
+    elif write is not None:
+        raise HoflError("--write needs --budget: there is no plan to write.")
+    rows = alternatives(planner, device, chosen)
     if plot is not None:
-        write_panels(_panels(memory, strategy, limit, chosen), plot)
+        _plot(planner, chosen, None if device is None else device.memory, plot)
+    toml = None if budget is None else _toml(model, budget, limits, strategy, storage_dtype)
+    if write is not None and toml is not None:
+        write.write_text(toml, encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(memory.facts(model, chosen)))
+        typer.echo(json.dumps(_facts(planner, model, chosen, rows, show_all)))
         return
     console = Console()
-    _show(console, memory, strategy)
+    if chosen is not None:
+        say(console, _recommendation(planner, chosen))
+    console.print(_table(rows))
+    if show_all:
+        from hofl.cli.boundaries import show_boundaries
+
+        show_boundaries(console, planner.memory, None if device is None else device.memory)
+    if toml is not None:
+        say(console, f"\nin {write}:" if write else "\nto paste into a configuration:")
+        say(console, toml.rstrip())
     if plot is not None:
         say(console, f"figure: {plot}")
-    if limit is not None:
-        fitting = chosen or memory.fitting(limit, strategy)
-        say(console, f"{show_bytes(limit)}: {_described(fitting)}")
-        say(console, _itemised(fitting))
 
 
-def _show(console: Console, memory: "MemoryPlan", strategy: str) -> None:
-    """Print the plain plans, and the options when they are weighed."""
-    size = memory.model.layout.size
-    console.print(_table(memory.plain, f"Plain steps, {size:,} trainable parameters"))
-    legend = "   ".join(f"{shade} {item}" for item, shade in _SHADES.items())
-    say(console, legend)
-    for name, costs in groupby(memory.weighed(strategy), key=_options_of):
-        console.print(_table(list(costs), f"The same with {name}"))
-
-
-def _described(cost: "Cost") -> str:
-    """Return a plan in one line."""
-    options = _options_of(cost)
+def _recommendation(planner: "Planner", cost: "Cost") -> str:
+    """Say in one sentence what to do, and what it takes."""
+    total, exact = planner.memory.model.layout.size, cost.exact_params
+    what = "Train all parameters exactly"
+    if exact < total:
+        what = f"Train {exact:,} of {total:,} parameters exactly"
+        what += f" and {cost.zo_params:,} by zeroth order" if cost.zo_params else ""
     return (
-        f"boundary {cost.boundary}{', ' + options if options else ''}: peak "
-        f"{show_bytes(cost.peak_bytes)}, uplink {show_bytes(cost.uplink_bytes)}, "
-        f"{cost.relative_compute:.2f} times the compute of full backpropagation"
+        f"{what}: {cost.describe()}. Peak {show_bytes(cost.peak_bytes)} plus "
+        f"{show_bytes(planner.headroom.of(cost))} of headroom, {cost.relative_compute:.2f} times "
+        f"the compute of backpropagation, {show_bytes(cost.uplink_bytes)} of uplink a round."
     )
 
 
-def _itemised(cost: "Cost") -> str:
-    """Say in one line what a plan's peak is made of."""
-    parts = (f"{item} {show_bytes(size)}" for item, size in cost.items.items())
-    return f"at the peak: {', '.join(parts)}"
-
-
-def _panels(
-    memory: "MemoryPlan", strategy: str, budget: int | None, chosen: "Cost | None"
-) -> list[Panel]:
-    """Return peak memory, uplink and compute against the boundary; the chosen plan is marked."""
-    groups = {"plain": memory.plain}
-    for name, costs in groupby(memory.weighed(strategy), key=_options_of):
-        groups[name] = list(costs)
-    peaks = [_line(name, costs, chosen, "peak") for name, costs in groups.items()]
-    if budget is not None:
-        ends = [0.0, float(memory.model.num_blocks)]
-        peaks.append(Line("budget", ends, [budget / GIB] * 2))
-    return [
-        Panel("Peak memory of a device", "boundary", "GiB", peaks),
-        Panel("Uplink", "boundary", "MiB", [_line("plain", memory.plain, chosen, "uplink")]),
-        Panel(
-            "Compute",
-            "boundary",
-            "of full backpropagation",
-            [_line(name, costs, chosen, "compute") for name, costs in groups.items()],
-        ),
-    ]
-
-
-def _line(name: str, costs: Sequence["Cost"], chosen: "Cost | None", what: str) -> Line:
-    values = {
-        "peak": [cost.peak_bytes / GIB for cost in costs],
-        "uplink": [cost.uplink_bytes / 2**20 for cost in costs],
-        "compute": [cost.relative_compute for cost in costs],
-    }
-    mark = next((k for k, cost in enumerate(costs) if cost == chosen), None)
-    return Line(name, [float(cost.boundary) for cost in costs], values[what], mark)
-
-
-def _table(costs: Sequence["Cost"], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    for column in ("boundary", "peak", "FO params", "uplink", "compute"):
+def _table(rows: "list[Alternative]") -> Table:
+    table = Table(box=None)
+    table.add_column("", no_wrap=True)
+    table.add_column("alternative")
+    for column in ("peak", "time", "uplink", "exact", "zeroth"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("what the peak is made of", no_wrap=True)
-    most = max(cost.peak_bytes for cost in costs)
-    for cost in costs:
+    for row in rows:
+        cost = row.cost
+        total = max(cost.fo_params + row.below, 1)
+        mark = "*" if row.chosen else "" if row.fits is not False else "x"
         table.add_row(
-            str(cost.boundary),
+            mark,
+            f"{row.name}: {cost.describe()}",
             show_bytes(cost.peak_bytes),
-            f"{cost.fo_params:,}",
-            show_bytes(cost.uplink_bytes),
             f"{cost.relative_compute:.2f}",
-            _bar(cost, most),
+            show_bytes(cost.uplink_bytes),
+            f"{100 * cost.exact_params / total:.0f} %",
+            f"{100 * cost.zo_params / total:.0f} %",
         )
+    table.caption = "* chosen   x does not fit   time and compute: block passes over those of FO"
     return table
 
 
-def _bar(cost: "Cost", most: int) -> str:
-    """Return each item's share of the largest peak, in characters that add up to the cost's own."""
-    bar, total = "", 0
-    for item, shade in _SHADES.items():
-        total += cost.items[item]
-        bar += shade * (round(_WIDTH * total / most) - len(bar))
-    return bar
+def _facts(
+    planner: "Planner",
+    name: str,
+    chosen: "Cost | None",
+    rows: "list[Alternative]",
+    show_all: bool,
+) -> dict[str, Any]:
+    from hofl.memory.plan import cost_facts
+
+    facts = {
+        **planner.memory.shape(name),
+        "chosen": None if chosen is None else _with_headroom(planner, chosen),
+        "alternatives": [
+            {"name": row.name, "fits": row.fits, **_with_headroom(planner, row.cost)}
+            for row in rows
+        ],
+    }
+    if show_all:
+        facts["boundaries"] = [cost_facts(cost) for cost in planner.memory.plain]
+        facts["options"] = [cost_facts(cost) for cost in planner.memory.options]
+    return facts
 
 
-def _options_of(cost: "Cost") -> str:
-    return cost.execution.describe()
+def _with_headroom(planner: "Planner", cost: "Cost") -> dict[str, Any]:
+    from hofl.memory.plan import cost_facts
+
+    return {**cost_facts(cost), "headroom_bytes": planner.headroom.of(cost)}
+
+
+def _toml(
+    model: str, budget: str, limits: dict[str, Any], strategy: str, storage_dtype: str
+) -> str:
+    """Return the part of a configuration in which devices of this kind are planned so."""
+    import tomli_w
+
+    device = {
+        "memory": budget,
+        **{k: v for k, v in limits.items() if v is not None and v is not True},
+    }
+    values = {
+        "model": {"name": model, "storage_dtype": storage_dtype},
+        "fleet": {"strategy": strategy, "devices": [device]},
+    }
+    return tomli_w.dumps(values)
+
+
+def _plot(planner: "Planner", chosen: "Cost | None", budget: int | None, path: Path) -> None:
+    from hofl.cli.boundaries import plan_panels
+    from hofl.report.figures import write_panels
+
+    write_panels(plan_panels(planner.memory, chosen, budget), path)

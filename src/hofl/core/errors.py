@@ -9,6 +9,10 @@ class UploadRefused(HoflError):
     """An upload that failed a check. The round continues without it and records the reason."""
 
 
+class BackwardFailed(RuntimeError):
+    """A device could not run a block backward, for another reason than lack of memory."""
+
+
 class PlanRefused(HoflError):
     """A plan that a device cannot read or will not carry out."""
 

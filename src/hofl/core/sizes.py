@@ -22,6 +22,25 @@ def parse_bytes(text: str | int) -> int:
     return int(Fraction(match[1]) * _UNITS[match[2].lower()])
 
 
+def parse_rate(text: str) -> int:
+    """Read a speed: 500MiB/s, or 500MiB.
+
+    >>> parse_rate("2 MB/s"), parse_rate("1KiB")
+    (2000000, 1024)
+    """
+    try:
+        return parse_bytes(re.sub(r"\s*/\s*s$", "", text.strip()))
+    except HoflError:
+        raise HoflError(
+            f"cannot read {text!r} as a speed above 0: write it as 500MiB/s or 2GB/s."
+        ) from None
+
+
+def parse_disk(text: str) -> int:
+    """Read an amount of disk, which may be 0."""
+    return 0 if text.strip() == "0" else parse_bytes(text)
+
+
 def show_bytes(num_bytes: float) -> str:
     """Write a byte count for people, fine enough to compare plans by: 9.17 GiB."""
     for unit in ("B", "KiB", "MiB"):

@@ -10,14 +10,15 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from hofl.core.errors import HoflError
-from hofl.core.sizes import AUTO, parse_bytes
+from hofl.core.sizes import AUTO, parse_bytes, parse_disk, parse_rate
 from hofl.deploy.keys import Identity
 from hofl.deploy.link import private_folder
 from hofl.deploy.processes import (
@@ -47,6 +48,7 @@ class WorkerSettings:
         shard: instead of them, a part of the run's task; -1 for none.
         memory: budget such as ``4GiB``, or ``auto`` for what is free.
         boundary: order boundary, or -1 to find it from the memory.
+        limits: what else the device can do and will spend, as in ``fleet.devices``.
         model: model to use in place of the one that the run names, or "".
         device: where to compute.
         threads: CPU threads, 0 for all.
@@ -65,6 +67,7 @@ class WorkerSettings:
     shard: int = -1
     memory: str = AUTO
     boundary: int = -1
+    limits: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     device: str = "auto"
     threads: int = 0
@@ -122,10 +125,21 @@ class Enrolment:
             raise HoflError("--max-epsilon needs an accountant: pip install 'hofl[privacy]'.")
         if self.settings.memory != AUTO:
             parse_bytes(self.settings.memory)
+        self._check_limits(self.settings.limits)
         try:
             self.home.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise HoflError(f"cannot keep logs in --home {self.home}: {error.strerror}.") from None
+
+    def _check_limits(self, limits: Mapping[str, Any]) -> None:
+        """Refuse amounts and speeds that cannot be."""
+        readers = {"disk": parse_disk, "read_speed": parse_rate, "uplink": parse_bytes}
+        for name, read in readers.items():
+            if name in limits:
+                read(limits[name])
+        for name in ("gflops", "seconds"):
+            if limits.get(name, 1.0) <= 0:
+                raise HoflError(f"--{name} must be more than 0, got {limits[name]:g}.")
 
     def command(self) -> list[str]:
         """Return the words that start the supervisor."""

@@ -13,6 +13,7 @@ from hofl.deploy.roster import Registry, Roster
 from hofl.deploy.transport import Hub, Notice, Reply, Undelivered
 from hofl.engines.base import DeviceOffer, Dispatch, Failure, RoundLost
 from hofl.messages import RoundPlan
+from hofl.methods import Method
 from hofl.server.checks import check_sender
 
 PATIENCE = 180.0
@@ -65,6 +66,7 @@ class NetworkEngine:
         notice: called when a device comes, and with what goes wrong.
         idle: called again and again while it waits; may raise to stop the run.
         pause: seconds between two looks for an answer.
+        method: of the run; says whether devices may have rules of their own.
     """
 
     def __init__(
@@ -83,12 +85,13 @@ class NetworkEngine:
         notice: Notice = lambda text: None,
         idle: Callable[[], None] = lambda: None,
         pause: float = 0.5,
+        method: Method | None = None,
     ) -> None:
         self._hub, self._registry, self._layout = hub, registry, layout
         self._deadline, self._wait, self._pause = deadline, wait, pause
         self._keys, self._notice, self._idle = keys or KeyRing(), notice, idle
         self._roster = Roster(
-            hub, run_config.encode(), layout.digest, layout.num_blocks, notice, self._keys
+            hub, run_config.encode(), layout.digest, layout.num_blocks, notice, self._keys, method
         )
         self._expected = registry.names(before)
         self._minimum = min_answers if self._expected else clients

@@ -15,6 +15,7 @@ from hofl.deploy.server import network_engine, prepared_server
 from hofl.deploy.transport import DEFAULT, Endpoint
 from hofl.experiment.build import Experiment, with_secret
 from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.fleet import tiers_of
 from hofl.experiment.launch import Launcher
 from hofl.experiment.rounds import Observer
 from hofl.experiment.runs import RunDirectory
@@ -81,9 +82,12 @@ def device_sizes(experiment: Experiment, memory: Sequence[str]) -> Iterator[dict
     if memory:
         for number in range(fleet.clients):
             yield {"memory": memory[number % len(memory)]}
-    elif fleet.budgets:
-        for budget in deal(fleet.budgets, fleet.clients, seed, "fleet.budgets"):
-            yield {"memory": AUTO if budget == FREE else budget}
+    elif tiers := tiers_of(fleet):
+        name = "fleet.devices" if fleet.devices else "fleet.budgets"
+        for tier in deal(tiers, fleet.clients, seed, name):
+            limits = tier.model_dump(exclude={"memory"}, exclude_defaults=True)
+            memory_of = {"memory": AUTO if tier.memory == FREE else tier.memory}
+            yield {**memory_of, "limits": limits} if limits else memory_of
     else:
         for cut in deal_tiers(fleet.boundaries, fleet.clients, blocks, seed, "fleet.boundaries"):
             yield {"boundary": cut}

@@ -19,6 +19,8 @@ from hofl.deploy.keys import KeyRing
 from hofl.deploy.link import Header
 from hofl.deploy.transport import Hub, Notice, Undelivered
 from hofl.engines.base import DeviceOffer
+from hofl.methods import Method
+from hofl.variants import OWN, Changes, changed
 
 ASK_AGAIN = 30.0
 """Seconds after which a node that gave no usable answer is asked again."""
@@ -97,6 +99,7 @@ class Member:
         boundary: the smallest order boundary that its memory allows.
         examples: number of its training examples.
         memory: its budget, in its own words.
+        rule: what its own rule changes in the run's.
         clock: of the device, measured by its latest answer.
     """
 
@@ -104,13 +107,15 @@ class Member:
     boundary: int
     examples: int
     memory: str = ""
+    rule: Changes = field(default_factory=dict)
     clock: ClockOffset = field(default_factory=ClockOffset)
 
     def __str__(self) -> str:
         budget = "" if self.memory in ("", AUTO) else f" with {printable(self.memory)}"
         # In a private run a device says that there are some, not how many.
         examples = "" if self.examples == 1 else f", {self.examples} examples"
-        return f"boundary {self.boundary}{budget}{examples}"
+        rule = "".join(f", {name} {printable(value)}" for name, value in self.rule.items())
+        return f"boundary {self.boundary}{budget}{examples}{rule}"
 
 
 class Roster:
@@ -123,13 +128,21 @@ class Roster:
         blocks: of the model; no boundary is larger.
         notice: called when a device joins or cannot.
         keys: of the devices that may join.
+        method: of the run; says whether devices may have rules of their own. None: they may not.
     """
 
     def __init__(
-        self, hub: Hub, run_config: bytes, layout: str, blocks: int, notice: Notice, keys: KeyRing
+        self,
+        hub: Hub,
+        run_config: bytes,
+        layout: str,
+        blocks: int,
+        notice: Notice,
+        keys: KeyRing,
+        method: Method | None = None,
     ) -> None:
         self._hub, self._run_config, self._layout, self._blocks = hub, run_config, layout, blocks
-        self._notice, self._keys = notice, keys
+        self._notice, self._keys, self._method = notice, keys, method
         self.forget()
 
     def forget(self) -> None:
@@ -154,7 +167,7 @@ class Roster:
     def offer(self, node: int) -> DeviceOffer:
         """Return what a node declared last."""
         member = self._members[node]
-        return DeviceOffer(member.boundary, member.examples)
+        return DeviceOffer(member.boundary, member.examples, member.rule)
 
     def name(self, node: int) -> str:
         """Return the name of a node's device; empty if it has not joined."""
@@ -236,4 +249,13 @@ class Roster:
             raise ValueError(f"its boundary is {boundary!r:.40}, not in 0 to {self._blocks}")
         if type(examples) is not int or not 1 <= examples <= MOST_EXAMPLES:
             raise ValueError(f"it declares {examples!r:.40} training examples, not 1 or more")
-        return Member(name, boundary, examples, str(declared.get("memory", ""))[:40])
+        rule = {key: declared[key] for key in OWN if key in declared}
+        if rule:
+            self._check_rule(rule)
+        return Member(name, boundary, examples, str(declared.get("memory", ""))[:40], rule)
+
+    def _check_rule(self, rule: Changes) -> None:
+        """Refuse a rule that this run's devices may not choose, or that nobody can run."""
+        if self._method is None or not self._method.own_bottoms:
+            raise ValueError(f"it wants a rule of its own ({dict(rule)!r:.80}); this run has one")
+        changed(self._method.local, rule)

@@ -71,6 +71,7 @@ def network_engine(
             keys=KeyRing(endpoint.nodes),
             notice=notice,
             idle=idle,
+            method=experiment.method,
         )
 
 

@@ -25,6 +25,7 @@ from hofl.deploy.link import Disclosable, Header, LinkLost, listen, receive, sen
 from hofl.engines.base import Failure, attempt
 from hofl.experiment.config import ExperimentConfig, parse_config
 from hofl.experiment.device import DeviceSide, build_device
+from hofl.memory.device import Device
 from hofl.messages import RoundPlan
 
 UNSAID = "it failed; see its worker.log"
@@ -93,6 +94,7 @@ class Worker:
                 data=Path(settings.data) if settings.data else None,
                 shard=settings.shard if settings.shard >= 0 else None,
                 memory=settings.memory,
+                limits=settings.limits,
                 boundary=settings.boundary if settings.boundary >= 0 else None,
                 device=settings.device,
             )
@@ -112,6 +114,8 @@ class Worker:
         plan = RoundPlan.from_bytes(message)
         self._check_privacy(plan)
         properties = self._properties(self._side)
+        if plan.rule.traits.needs_backward and not self._settings.limits.get("backward", True):
+            raise Disclosable("the plan runs blocks backward, and this device cannot")
         if plan.boundary < properties["boundary"]:
             reason = f"boundary {plan.boundary} needs more memory than this device has: it can "
             reason += f"run {properties['boundary']} and above"
@@ -139,20 +143,22 @@ class Worker:
             )
 
     def _properties(self, side: DeviceSide) -> Header:
-        """Return what the server may know; free memory changes, so plan the boundary again."""
+        """Return what the server may know; free memory changes, so plan again."""
+        device = self._device(side)
         return {
             "name": self._settings.name,
-            "boundary": self._boundary(side),
+            "boundary": device.boundary,
+            **device.rule,
             # In a private run, only that there are some.
             "examples": min(side.examples, 1) if self._private else side.examples,
             "layout": side.layout.digest,
             "memory": self._settings.memory,
         }
 
-    def _boundary(self, side: DeviceSide) -> int:
-        """Return the smallest that fits; how much memory it lacks reveals its longest text."""
+    def _device(self, side: DeviceSide) -> Device:
+        """Return what fits; how much memory it lacks reveals its longest text."""
         try:
-            return side.choose().boundary
+            return side.choose()
         except HoflError as error:
             if not self._private:
                 raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from safetensors import SafetensorError
 
 from hofl.core.errors import HoflError, reason_of
+from hofl.variants import Changes
 
 if TYPE_CHECKING:  # reading a finished run must not load torch
     from hofl.messages import RoundPlan
@@ -51,10 +52,12 @@ class DeviceOffer:
     Args:
         boundary: the smallest order boundary that its memory allows.
         examples: n_i, how many training examples it holds; 1 from a private device.
+        rule: what its own rule changes in the run's (``hofl.variants``).
     """
 
     boundary: int
     examples: int = 0
+    rule: Changes = field(default_factory=dict)
 
 
 class RoundLost(Exception):

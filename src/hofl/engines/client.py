@@ -8,7 +8,7 @@ import numpy as np
 
 from hofl.algorithm import client_update
 from hofl.core.batch import Batch
-from hofl.core.errors import HoflError
+from hofl.core.errors import BackwardFailed, HoflError, reason_of
 from hofl.data.encoded import EncodedSet
 from hofl.data.shards import minibatches
 from hofl.local.site import LEANEST, PLAIN, Execution
@@ -27,6 +27,7 @@ class LocalClient:
         shards: which of them each client holds.
         batch_size: examples per local step.
         execution: how the plan's device runs its steps.
+        cannot_run_backward: called with the reason when a block could not run backward.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class LocalClient:
         shards: Sequence[np.ndarray],
         batch_size: int,
         execution: Callable[[RoundPlan], Execution] = lambda _plan: PLAIN,
+        cannot_run_backward: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self._model = model
         self._train = train
         self._shards = shards
         self._batch_size = batch_size
         self._execution = execution
+        self._cannot_run_backward = cannot_run_backward
         self._peaks: dict[tuple[str, int, Execution], int] = {}
 
     @property
@@ -54,7 +57,7 @@ class LocalClient:
         return self.upload(RoundPlan.from_bytes(message)).to_bytes()
 
     def upload(self, plan: RoundPlan) -> Upload:
-        """Run a plan; on out-of-memory, retry with leaner executions."""
+        """Run a plan; where a block cannot run backward, the plan that needs no backward pass."""
         digest = self._model.layout.digest
         if plan.layout != digest:
             raise HoflError(
@@ -66,6 +69,18 @@ class LocalClient:
                 f"the plan's w has {len(plan.w)} values, but its layout has "
                 f"{self._model.layout.size}: the server has to send the whole adapter."
             )
+        try:
+            return self._in_memory(plan)
+        except BackwardFailed as error:
+            other = plan.without_backward(self._model.layout)
+            if other is None:
+                raise
+            self._cannot_run_backward(reason_of(error))
+        # The traceback holds the attempt's tensors: go on only outside the handler.
+        return self._in_memory(other)
+
+    def _in_memory(self, plan: RoundPlan) -> Upload:
+        """Run a plan; on out-of-memory, retry with leaner executions."""
         *others, last = self._attempts(plan)
         for candidate, execution in others:
             try:

@@ -117,8 +117,7 @@ def one_attempt(
     t, offers, resting = state.round, engine.join(), history.health.resting()
     everyone = experiment.present(t, offers)
     present = everyone.without(resting, experiment.config.server.min_answers)
-    there = None if offers is None else {i: offer.boundary for i, offer in offers.items()}
-    tally = RoundTally(experiment.cohort(t, present, attempt), there)
+    tally = RoundTally(experiment.cohort(t, present, attempt), offers)
     tally.waited = time.perf_counter() - began
     if present is not everyone:
         tally.resting = resting
@@ -230,6 +229,8 @@ def contributions(
             tally.take(upload, norm_of(delta))
             if carried_out is not plan:
                 tally.raised[plan.client] = upload.boundary
+            if carried_out.rule != plan.rule:
+                tally.forward_only.append(plan.client)
             place = present.place(plan.client)
             contribution = Contribution(
                 plan=carried_out,

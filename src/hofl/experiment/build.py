@@ -23,8 +23,9 @@ from hofl.data.encoded import EncodedSet
 from hofl.data.task import Form, Task
 from hofl.engines.base import DeviceOffer
 from hofl.engines.client import LocalClient
-from hofl.experiment.config import ExperimentConfig, FleetConfig, MethodConfig
+from hofl.experiment.config import ExperimentConfig, MethodConfig
 from hofl.experiment.fleet import FleetPlan, build_fleet, check_fleet
+from hofl.experiment.fleet_config import FleetConfig
 from hofl.experiment.method import (
     build_method,
     build_privacy,
@@ -33,7 +34,9 @@ from hofl.experiment.method import (
 )
 from hofl.experiment.model import adapter_of, encoded, encoded_test, model_of
 from hofl.experiment.present import Present
+from hofl.experiment.records import Attempt
 from hofl.experiment.tasks import (
+    HeldOut,
     curve_examples,
     fleet_seed,
     resolved_task,
@@ -44,22 +47,11 @@ from hofl.messages import RoundPlan
 from hofl.methods import Method, options_of
 from hofl.models.loading import LoadedModel
 from hofl.models.sources import SOURCES
+from hofl.rules import LocalRule
 from hofl.sampling.policies import draw_cohort
 from hofl.server.checks import UploadLimits
 from hofl.server.state import ServerState, keeper_of
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Examples that every client keeps out of its training.
-
-    Args:
-        examples: all training examples, encoded.
-        rows: which of them each client holds out, [N].
-    """
-
-    examples: EncodedSet
-    rows: tuple[np.ndarray, ...]
+from hofl.variants import changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +104,11 @@ class Experiment:
     ) -> Present:
         """Return the clients that can be drawn in round t: the devices that joined."""
         assert offers is not None, "only a simulation knows its devices beforehand"
-        return Present.of(offers, self.method.boundary, self.layout.num_blocks)
+        return Present.of(offers, self.method, self.layout.num_blocks)
 
     def scores(self, present: Present) -> np.ndarray:
-        """Return d_ZO / q of each client, [n]."""
-        cuts = np.array([self.layout.cut(b) for b in range(self.layout.num_blocks + 1)])
-        return cuts[present.boundaries].astype(np.float64) / max(self.method.local.q, 1)
+        """Return d_ZO / q of each client, [n]; d_ZO is 0 where a bottom is trained exactly."""
+        return present.inexact(self.layout).astype(np.float64) / max(self.method.local.q, 1)
 
     def marginals(self, round_number: int, present: Present) -> np.ndarray:
         """Return shares p of round t among the clients present, [n]."""
@@ -145,12 +136,16 @@ class Experiment:
             key=self.secret.directions(state.round, COHORT if shared else client),
             seed=self.secret.draws(state.round, client),
             layout=self.layout.digest,
-            rule=self.method.local,
+            rule=present.rule(client),
             w=state.w,
             vectors=state.vectors,
             verify=self.config.server.verify,
             privacy=self.privacy,
         )
+
+    def rule_in(self, attempt: Attempt, round_number: int, client: int) -> LocalRule:
+        """Return the rule of a client's plan in an attempt at round t that was recorded."""
+        return changed(self.method.local, attempt.rules.get(client, {}))
 
     def drops_out(self, round_number: int, client: int, attempt: int = 0) -> bool:
         """Return whether a client drops out of a simulated round; every attempt is another draw."""
@@ -181,9 +176,15 @@ class Simulation(Experiment):
         epoch = self.fleet.epoch(round_number)
         if epoch not in self._present:
             devices = zip(self.fleet.at(round_number), self.client.sizes, strict=True)
-            fleet = {i: DeviceOffer(d.boundary, n) for i, (d, n) in enumerate(devices)}
+            fleet = {i: DeviceOffer(d.boundary, n, d.rule) for i, (d, n) in enumerate(devices)}
             self._present[epoch] = super().present(round_number, fleet)
         return self._present[epoch]
+
+    def rule_in(self, attempt: Attempt, round_number: int, client: int) -> LocalRule:
+        """Return the same; where no devices joined, it follows from the round."""
+        if attempt.present is not None:
+            return super().rule_in(attempt, round_number, client)
+        return self.present(round_number).rule(client)
 
     @cached_property
     def _present(self) -> dict[int, Present]:

@@ -20,6 +20,7 @@ from hofl.data.task import FreeText, LabelWords
 from hofl.evaluation.scores import Progress, evaluate
 from hofl.experiment.build import Simulation, build_simulation
 from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.tiers import TierFacts, tier_facts
 
 RENDERED = 2
 """Examples shown as the model reads them."""
@@ -82,6 +83,8 @@ class Check:
         rendered: the first training examples, as pieces of text that are trained or not.
         clients: number of training examples of each client.
         cost: what the run will take.
+        tiers: every kind of device.
+        seen: how many test examples are also training examples.
     """
 
     config: ExperimentConfig
@@ -90,6 +93,8 @@ class Check:
     rendered: tuple[tuple[Piece, ...], ...]
     clients: tuple[int, ...]
     cost: RunCost
+    tiers: tuple[TierFacts, ...] = ()
+    seen: int = 0
 
 
 Encoding = Callable[[str, int, int], None]
@@ -113,7 +118,23 @@ def check(config: ExperimentConfig, progress: Encoding = lambda name, done, of: 
         rendered=tuple(rendered(experiment.train)),
         clients=tuple(experiment.client.sizes),
         cost=estimate(experiment, sets["train"]),
+        tiers=tuple(tier_facts(experiment)),
+        seen=also_trained_on(experiment),
     )
+
+
+def also_trained_on(experiment: Simulation) -> int:
+    """Count the test examples whose text is a training example's: scores on them say little."""
+    if experiment.test is None:
+        return 0
+
+    def texts(examples: EncodedSet) -> Iterator[tuple[Any, ...]]:
+        for number in range(len(examples.examples)):
+            example = examples.examples[number]
+            yield *sorted(example.fields.items()), tuple(example.options)
+
+    trained = set(texts(experiment.train))
+    return sum(text in trained for text in texts(experiment.test))
 
 
 def set_facts(examples: EncodedSet, progress: Progress | None = None) -> SetFacts:

@@ -3,12 +3,13 @@
 import difflib
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, StrictInt, StrictStr, ValidationError
+from pydantic import Field, StrictStr, ValidationError
 
 from hofl.core.errors import HoflError
 from hofl.experiment.changes import Section as _Section
 from hofl.experiment.changes import load_values, names_part, override, with_tables
 from hofl.experiment.data_config import CustomConfig, DataConfig, TaskConfig
+from hofl.experiment.fleet_config import FleetConfig
 from hofl.methods import PART_OPTIONS, method
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -31,51 +32,6 @@ class AdapterConfig(_Section):
     rank: int = Field(default=8, ge=1)
     alpha: int = Field(default=16, ge=1)
     targets: Annotated[tuple[StrictStr, ...], Field(strict=False)] = ()
-
-
-class ChangeConfig(_Section):
-    """A change of a client's memory budget from a round on. The first round is 1."""
-
-    round: int = Field(ge=1)
-    client: int = Field(ge=0)
-    budget: str
-
-
-class PlannedConfig(_Section):
-    """The memory planner's choice for a budget."""
-
-    budget: str
-    boundary: int = Field(ge=0)
-    micro_batch: int = Field(default=0, ge=0)
-    micro_tokens: int = Field(default=0, ge=0)
-    checkpoint: int = Field(default=0, ge=0)
-    stream_bottom: bool = False
-
-
-class FleetConfig(_Section):
-    """The devices: N clients, K of them per round, and their order boundaries.
-
-    ``boundaries`` lists the tiers, dealt evenly to the clients by the seed, or one boundary per
-    client. Empty means the paper's three tiers at a quarter, half and three quarters of the model.
-    ``seed`` draws what belongs to the fleet rather than to training: each client's examples and
-    boundary, and the order of ties. Without it the run's seed does.
-
-    ``budgets`` lists the devices' memory instead (2GiB, 800MiB, or free for what this machine has
-    left), by tier or by client; the planner then finds the boundaries by ``strategy``.
-    ``memory_trace`` is a CSV file of later changes of budgets. ``changes`` and ``planned`` record
-    the finished memory plan in the run folder.
-    """
-
-    clients: int = Field(default=30, ge=1)
-    cohort: int = Field(default=6, ge=1)
-    boundaries: Annotated[tuple[StrictInt, ...], Field(strict=False)] = ()
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    budgets: Annotated[tuple[StrictStr, ...], Field(strict=False)] = ()
-    strategy: Literal["paper", "best"] = "paper"
-    memory_trace: str | None = None
-    changes: Annotated[tuple[ChangeConfig, ...], Field(strict=False)] = ()
-    planned: Annotated[tuple[PlannedConfig, ...], Field(strict=False)] = ()
 
 
 class MethodConfig(_Section):

@@ -1,6 +1,6 @@
 """The device's role: the model of a run, with the device's data or a part of the run's task."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -12,11 +12,18 @@ from hofl.core.layout import Layout
 from hofl.data.task import Task
 from hofl.engines.client import LocalClient
 from hofl.experiment.config import ExperimentConfig
-from hofl.experiment.fleet import execution_of, memory_plan_of
+from hofl.experiment.fleet import execution_of, memory_plan_of, strategy_of
 from hofl.experiment.method import build_method
 from hofl.experiment.model import adapter_of, encoded, model_of
 from hofl.experiment.tasks import resolved_task, shards_of
+from hofl.memory.capability import capability_of
 from hofl.memory.device import Device, DevicePlanner, budget_reader
+from hofl.memory.plan import MemoryPlan
+from hofl.memory.planner import Planner
+from hofl.memory.probe import measured_flops, measured_read_speed
+from hofl.memory.workload import Cost
+from hofl.methods import Method
+from hofl.models.loading import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ def build_device(
     data: Path | None,
     shard: int | None,
     memory: str,
+    limits: Mapping[str, Any] | None = None,
     boundary: int | None = None,
     device: str = "auto",
 ) -> DeviceSide:
@@ -52,6 +60,7 @@ def build_device(
         data: the device's own files; its columns are those of the configuration's [custom].
         shard: in place of ``data``, a client's part of the configuration's task (a rehearsal).
         memory: budget such as ``4GiB``, or ``auto`` for what is free.
+        limits: what else it can do and will spend: the other keys of ``fleet.devices``.
         boundary: order boundary in place of the one that the memory allows.
         device: where to compute.
     """
@@ -63,10 +72,14 @@ def build_device(
     model = model_of(config, method, device)
     train, (rows,) = encoded(config, task, task.train, model).grouped([rows])
     choose: Callable[[], Device]
+    options: dict[str, Any] = {}
     if boundary is None:
         costs = memory_plan_of(config, method, model.split, train, adapter_of(config), len(rows))
+        strategy = strategy_of(config.fleet, method)
+        chooser = _chooser(costs, method, strategy, measured(limits or {}, model))
         budget = budget_reader(memory, model.split.device)
-        choose = DevicePlanner(costs, config.fleet.strategy, budget)
+        choose = planner = DevicePlanner(chooser, method.local, budget)
+        options["cannot_run_backward"] = planner.cannot_run_backward
     else:
         model.split.layout.cut(boundary)  # refuse one that is out of range now
         fixed = Device(boundary, execution_of(config.engine))
@@ -77,8 +90,38 @@ def build_device(
         _OneShard(rows),
         config.task.batch_size,
         lambda _plan: choose().execution,
+        **options,
     )
     return DeviceSide(client, model.split.layout, len(rows), choose)
+
+
+def _chooser(
+    costs: MemoryPlan, method: Method, strategy: str, limits: Mapping[str, Any]
+) -> Callable[[int, bool], Cost]:
+    """Return how a device's plan is chosen: by memory alone, or by all that it can do."""
+    if strategy == "paper":
+        return lambda memory, backward: costs.fitting(memory)
+    planner = Planner(costs, method)
+    able = limits.get("backward", True)
+
+    def best(memory: int, backward: bool) -> Cost:
+        return planner.best(capability_of({**limits, "backward": able and backward}, memory))
+
+    return best
+
+
+def measured(limits: Mapping[str, Any], model: LoadedModel) -> Mapping[str, Any]:
+    """Return the limits with the speeds that a limit of time needs, measured where not given."""
+    if limits.get("seconds") is None:
+        return limits
+    split = model.split
+    found = dict(limits)
+    if found.get("gflops") is None:
+        found["gflops"] = measured_flops(split.device, split.compute_dtype) / 1e9
+    if found.get("read_speed") is None and split.on_disk:
+        readers = list(split.on_disk.values())
+        found["read_speed"] = f"{measured_read_speed(readers):.0f}"
+    return found
 
 
 class _OneShard(Sequence[np.ndarray]):

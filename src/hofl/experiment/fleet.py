@@ -1,6 +1,7 @@
 """From a configuration to the devices of a run: boundaries given, or planned from budgets."""
 
 import csv
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,25 +11,23 @@ import torch
 from hofl.core.errors import HoflError
 from hofl.core.sizes import parse_bytes
 from hofl.data.encoded import EncodedSet
-from hofl.experiment.config import (
-    ChangeConfig,
-    EngineConfig,
-    ExperimentConfig,
-    FleetConfig,
-    PlannedConfig,
-)
+from hofl.experiment.config import EngineConfig, ExperimentConfig
+from hofl.experiment.fleet_config import ChangeConfig, DeviceConfig, FleetConfig, PlannedConfig
 from hofl.experiment.tasks import fleet_seed
 from hofl.local.site import Execution
+from hofl.memory.capability import capability_of
 from hofl.memory.device import FREE, Device, budget_bytes
 from hofl.memory.hollow import hollow_model
-from hofl.memory.plan import MemoryPlan
-from hofl.memory.workload import heaviest_workload
+from hofl.memory.plan import MemoryPlan, cost_facts
+from hofl.memory.planner import Planner
+from hofl.memory.workload import Cost, heaviest_workload
 from hofl.methods import Method
 from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.loading import DTYPES
 from hofl.models.quantised import FORMS
 from hofl.models.split import SplitModel
 from hofl.sampling.tiers import deal, deal_tiers
+from hofl.variants import changes_of
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,10 @@ def build_fleet(
     adapter: Lora | FullBlocks,
     smallest_shard: int,
 ) -> BuiltFleet:
-    """Deal boundaries by tier, or deal budgets by tier and plan boundaries for them."""
+    """Deal boundaries by tier, or deal devices by tier and plan what each of them runs."""
     fleet = config.fleet
-    if not fleet.budgets:
+    tiers = tiers_of(fleet)
+    if not tiers:
         if fleet.memory_trace or fleet.changes:
             raise HoflError(
                 "a memory trace changes budgets, and there are none: list them in fleet.budgets."
@@ -99,28 +99,65 @@ def build_fleet(
     if fleet.boundaries and not fleet.planned:
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
     # What is free now is recorded as an amount, so that a resumed run has the same devices.
-    amounts = [str(budget_bytes(b, model.device)) if b == FREE else b for b in fleet.budgets]
-    budgets = deal(amounts, fleet.clients, fleet_seed(config), "fleet.budgets")
+    tiers = [
+        _with_memory(t, str(budget_bytes(t.memory, model.device))) if t.memory == FREE else t
+        for t in tiers
+    ]
+    name = "fleet.devices" if fleet.devices else "fleet.budgets"
+    dealt = deal(tiers, fleet.clients, fleet_seed(config), name)
     changes = _changes(fleet)
+    later = [_with_memory(dealt[change.client], change.budget) for change in changes]
     facts: dict[str, Any] = {}
-    planned = fleet.planned
+    strategy, planned = strategy_of(fleet, method), fleet.planned
     if not planned:
-        wanted = dict.fromkeys([*budgets, *(change.budget for change in changes)])
+        wanted = {device_key(device): device for device in (*dealt, *later)}
         memory = memory_plan_of(config, method, model, train, adapter, smallest_shard)
-        planned, facts = _planned(memory, list(wanted), fleet.strategy, config.model.name)
-    devices = {row.budget: Device(row.boundary, execution_of(row)) for row in planned}
+        planned, facts = _planned(memory, method, wanted, strategy, config.model.name)
+    devices = {row.budget: Device(row.boundary, execution_of(row), row.rule) for row in planned}
+    moves = zip(changes, later, strict=True)
     plan = FleetPlan(
-        tuple(devices[budget] for budget in budgets),
-        tuple((change.round - 1, change.client, devices[change.budget]) for change in changes),
+        tuple(devices[device_key(device)] for device in dealt),
+        tuple((c.round - 1, c.client, devices[device_key(device)]) for c, device in moves),
     )
     recorded: dict[str, Any] = {
         "boundaries": tuple(device.boundary for device in plan.start),
-        "budgets": budgets,
+        "budgets": () if fleet.devices else tuple(device.memory for device in dealt),
+        "devices": dealt if fleet.devices else (),
+        "strategy": strategy,
         "memory_trace": None,
         "changes": changes,
         "planned": planned,
     }
     return BuiltFleet(plan, fleet.model_copy(update=recorded), facts)
+
+
+def tiers_of(fleet: FleetConfig) -> list[DeviceConfig]:
+    """Return the tiers of devices that are planned; none where boundaries are given."""
+    if fleet.devices and fleet.budgets:
+        raise HoflError("give fleet.devices or fleet.budgets, not both: a budget is a device.")
+    return [*fleet.devices] or [DeviceConfig(memory=budget) for budget in fleet.budgets]
+
+
+def device_key(device: DeviceConfig) -> str:
+    """Name a device by what it can do; one that differs in memory alone, by its memory."""
+    limits = device.model_dump(exclude={"memory", "backward"}, exclude_none=True)
+    words = [device.memory, *(f"{name} {value}" for name, value in limits.items())]
+    return ", ".join(words if device.backward else [*words, "no backward"])
+
+
+def _with_memory(device: DeviceConfig, memory: str) -> DeviceConfig:
+    return device.model_copy(update={"memory": memory})
+
+
+def strategy_of(fleet: FleetConfig, method: Method) -> str:
+    """Return the strategy; refuse own rules where one boundary holds for all."""
+    if fleet.strategy == "best" and method.one_boundary:
+        raise HoflError(
+            "fleet.strategy=best gives every device a boundary and a rule of its own, and this "
+            "method cuts all devices at one boundary: use fleet.strategy=paper, or a method such "
+            "as hofl."
+        )
+    return fleet.strategy or ("paper" if method.one_boundary else "best")
 
 
 def memory_plan_of(
@@ -141,19 +178,41 @@ def memory_plan_of(
         form=stored if stored in FORMS else None,
     )
     work = heaviest_workload(train, method.local, config.task.batch_size, smallest_shard)
-    return MemoryPlan(hollow, work, execution_of(config.engine), streaming=bool(model.on_disk))
+    base, streaming = execution_of(config.engine), bool(model.on_disk)
+    return MemoryPlan(hollow, work, base, streaming, stored)
 
 
 def _planned(
-    memory: MemoryPlan, budgets: list[str], strategy: str, name: str
+    memory: MemoryPlan,
+    method: Method,
+    wanted: Mapping[str, DeviceConfig],
+    strategy: str,
+    name: str,
 ) -> tuple[tuple[PlannedConfig, ...], dict[str, Any]]:
-    """Return the choice for each budget, and the memory plan as plain values."""
-    chosen = {budget: memory.fitting(parse_bytes(budget), strategy) for budget in budgets}
+    """Return the choice for each device, and the plan behind it as plain values."""
+    planner = Planner(memory, method)
+    chosen: dict[str, Cost] = {}
+    for key, device in wanted.items():
+        capability = capability_of(device.model_dump(), parse_bytes(device.memory))
+        by_memory = strategy == "paper"
+        chosen[key] = memory.fitting(capability.memory) if by_memory else planner.best(capability)
+    rule = method.local
     planned = tuple(
-        PlannedConfig(budget=budget, boundary=cost.boundary, **asdict(cost.execution))
-        for budget, cost in chosen.items()
+        PlannedConfig(
+            budget=key,
+            boundary=cost.boundary,
+            rule=changes_of(rule, cost.rule),
+            **asdict(cost.execution),
+        )
+        for key, cost in chosen.items()
     )
-    return planned, memory.facts(name, chosen, strategy)
+    if strategy == "paper":
+        return planned, memory.facts(name, chosen)
+    rows = {
+        key: {**cost_facts(cost), "headroom_bytes": planner.headroom.of(cost)}
+        for key, cost in chosen.items()
+    }
+    return planned, {**memory.shape(name), "chosen": rows}
 
 
 def execution_of(section: EngineConfig | PlannedConfig) -> Execution:

@@ -12,9 +12,9 @@ Scores = Mapping[str, Any]
 """Scores by name, with the number of examples and, under ``clients``, those of each client."""
 HEADLINES = ("accuracy", "f1", "token_accuracy")
 # Objects by client or by boundary: their keys are numbers here and text in JSON.
-_NUMBERED = {"refused", "present", "raised", "peak_by_boundary", "wire", "epsilon"}
+_NUMBERED = {"refused", "present", "rules", "raised", "peak_by_boundary", "wire", "epsilon"}
 # Written only where there is something to say.
-_OPTIONAL = {"present", "resting", "repeats", "lost", "waited", "wire"}
+_OPTIONAL = {"present", "rules", "resting", "forward_only", "repeats", "lost", "waited", "wire"}
 _OPTIONAL |= {"scalars", "downlink_whole", "repaired", "eval", "eval_seconds", "epsilon", "audit"}
 _OPTIONAL |= {"bottom_signal"}
 
@@ -40,6 +40,7 @@ class Attempt:
         dropped: clients that dropped out before they were asked (simulated).
         present: own boundary of every device that was there; None for a simulated fleet.
         resting: clients that sat out after failures.
+        rules: what the devices that were there change in the run's rule, where they change any.
     """
 
     cohort: list[int] = field(default_factory=list)
@@ -48,6 +49,7 @@ class Attempt:
     dropped: list[int] = field(default_factory=list)
     present: dict[int, int] | None = None
     resting: list[int] = field(default_factory=list)
+    rules: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def asked(self) -> list[int]:
@@ -73,6 +75,7 @@ class RoundRecord(Attempt):
         repeats: earlier attempts, which had too few answers.
         lost: clients that were asked in attempts that the engine lost.
         raised: clients that had to raise their boundary, and to which.
+        forward_only: those of them that could not run a block backward, and went on without.
         train_loss: mean over the clients that report one.
         uplink_bytes, downlink_bytes: serialised uploads and plans.
         seconds: without waiting for devices and without evaluation.
@@ -99,6 +102,7 @@ class RoundRecord(Attempt):
     repeats: list[Attempt] = field(default_factory=list)
     lost: list[list[int]] = field(default_factory=list)
     raised: dict[int, int] = field(default_factory=dict)
+    forward_only: list[int] = field(default_factory=list)
     train_loss: float | None = None
     uplink_bytes: int = 0
     downlink_bytes: int = 0

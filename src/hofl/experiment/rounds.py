@@ -17,7 +17,7 @@ from hofl.experiment.checkpoint import load_state, prune, save_state
 from hofl.experiment.divergence import Divergence, moved
 from hofl.experiment.records import Attempt, RoundRecord, RunSummary, Scores
 from hofl.experiment.runs import RunDirectory
-from hofl.experiment.tally import ledger_of, summarise
+from hofl.experiment.tally import ledger_of, released, summarise
 from hofl.models.adapters import save_adapter
 from hofl.server.state import ServerState
 
@@ -88,7 +88,7 @@ def train_until(
         if state.round == config.rounds or (every and state.round % every == 0):
             record = scored(record, experiment, state, observe)
         if ledger is not None:
-            record = replace(record, epsilon=ledger.note(record.participations))
+            record = replace(record, epsilon=ledger.note(released(experiment, record)))
         # Metrics first: a kill between the two lines repeats the round instead of losing its line.
         run.record(record)
         save_state(run, state, experiment.layout.digest, config.server.keep)

@@ -33,7 +33,7 @@ class RoundTally:
 
     Args:
         cohort: S_t.
-        present: own boundary of every device that was there; None for a simulated fleet.
+        present: every device that was there, and what it offers; None for a simulated fleet.
         resting: clients that sit out after failures.
         waited: seconds until enough devices were there; not part of the round's own time.
         scalars: mean scalars that make the round; None where they alone do not.
@@ -41,13 +41,14 @@ class RoundTally:
     """
 
     cohort: list[int]
-    present: Mapping[int, int] | None = None
+    present: Mapping[int, DeviceOffer] | None = None
     resting: list[int] = field(default_factory=list)
     waited: float = 0.0
     answered: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
     raised: dict[int, int] = field(default_factory=dict)
+    forward_only: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     uplink_bytes: int = 0
     downlink_bytes: int = 0
@@ -109,13 +110,15 @@ class RoundTally:
 
     def attempt(self) -> Attempt:
         """Return who took part: all that is kept of an attempt that is repeated."""
+        offers = self.present
         return Attempt(
             cohort=self.cohort,
             answered=self.answered,
             refused=self.refused,
             dropped=self.dropped,
-            present=None if self.present is None else dict(self.present),
+            present=None if offers is None else {i: o.boundary for i, o in offers.items()},
             resting=self.resting,
+            rules={i: dict(o.rule) for i, o in (offers or {}).items() if o.rule},
         )
 
     def record(
@@ -132,6 +135,7 @@ class RoundTally:
             repeats=list(repeats),
             lost=[list(asked) for asked in lost],
             raised=self.raised,
+            forward_only=self.forward_only,
             train_loss=sum(self.losses) / len(self.losses) if self.losses else None,
             uplink_bytes=self.uplink_bytes,
             downlink_bytes=self.downlink_bytes,
@@ -198,10 +202,23 @@ def ledger_of(experiment: "Experiment", records: Sequence[RoundRecord]) -> Ledge
     if experiment.privacy is None:
         return None
     noise, delta = experiment.privacy.noise, experiment.config.privacy.delta
-    ledger = Ledger(noise, releases(experiment.method.local), delta)
+    ledger = Ledger(noise, delta)
     for record in records:
-        ledger.note(record.participations)
+        ledger.note(released(experiment, record))
     return ledger
+
+
+def released(experiment: "Experiment", record: RoundRecord) -> Counter[int]:
+    """Count what each client that was asked in a round may have released, by its own rule."""
+    counts: Counter[int] = Counter()
+    for attempt in record.attempts:
+        for client in attempt.asked:
+            counts[client] += releases(experiment.rule_in(attempt, record.round - 1, client))
+    for client in (client for asked in record.lost for client in asked):
+        # Which rule a lost plan had is not recorded: the one that releases more.
+        last = experiment.rule_in(record, record.round - 1, client)
+        counts[client] += max(map(releases, (last, experiment.method.local)))
+    return counts
 
 
 def summarise(experiment: "Experiment", records: Sequence[RoundRecord]) -> RunSummary:
@@ -268,7 +285,8 @@ def drawn_shares(
             continue
         t, there, offers = record.round - 1, record.present, None
         if there is not None:
-            offers = {client: DeviceOffer(boundary) for client, boundary in there.items()}
+            rules = record.rules
+            offers = {i: DeviceOffer(b, rule=rules.get(i, {})) for i, b in there.items()}
         present = experiment.present(t, offers).without(record.resting)
         shares = np.zeros(known)
         shares[present.clients] = experiment.marginals(t, present)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hofl.core.errors import HoflError
 from hofl.core.randomness import Purpose, generator
 from hofl.data.conversations import ChatColumns
+from hofl.data.encoded import EncodedSet
 from hofl.data.partition import Pool, split
 from hofl.data.shards import hold_out, subset
 from hofl.data.task import FreeText, Task
@@ -20,6 +22,19 @@ from hofl.experiment.data_config import CustomConfig, DataConfig
 
 WRITTEN_EXAMPLES = 1024
 """Examples of a learning curve, where answers are generated."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Examples that every client keeps out of its training.
+
+    Args:
+        examples: all training examples, encoded.
+        rows: which of them each client holds out, [N].
+    """
+
+    examples: EncodedSet
+    rows: tuple[np.ndarray, ...]
 
 
 def resolved_task(config: ExperimentConfig) -> tuple[ExperimentConfig, Task]:

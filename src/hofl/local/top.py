@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hofl.core.batch import Batch
+from hofl.core.errors import BackwardFailed, reason_of
 from hofl.local.site import Site
 
 if TYPE_CHECKING:  # the algorithm imports this file, and the server has no model
@@ -162,11 +163,29 @@ def differentiate(
     """Differentiate ``run(entry)`` (its product with delta) in the parameters of ``blocks``."""
     entry = entry.detach().requires_grad_(to_entry)
     wanted: list[Tensor] = [*model.parameters_in(blocks), *([entry] if to_entry else [])]
-    with torch.set_grad_enabled(bool(wanted)):
-        output = run(entry)
-    grads = list(torch.autograd.grad(output, wanted, delta)) if wanted else []
+    if wanted:
+        output, grads = _with_gradients(run, entry, wanted, delta)
+    else:
+        with torch.no_grad():
+            output, grads = run(entry), []
     below = grads.pop() if to_entry else None
     flat = [grad.reshape(-1) for grad in grads]
     return Gradients(
         output.detach(), torch.cat(flat) if flat else torch.zeros(0, device=entry.device), below
     )
+
+
+def _with_gradients(
+    run: Callable[[Tensor], Tensor], entry: Tensor, wanted: list[Tensor], delta: Tensor | None
+) -> tuple[Tensor, list[Tensor]]:
+    """Run with a graph; some devices and kernels cannot, and that must be told from other errors.
+
+    Raises:
+        BackwardFailed: PyTorch refused.
+    """
+    try:
+        with torch.enable_grad():
+            output = run(entry)
+        return output, list(torch.autograd.grad(output, wanted, delta))
+    except RuntimeError as error:
+        raise BackwardFailed(f"cannot run a block backward: {reason_of(error)}") from error

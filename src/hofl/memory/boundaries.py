@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from hofl.local.site import PLAIN, Execution
 from hofl.memory.hollow import without_data
-from hofl.memory.trace import trace, uplink_bytes
+from hofl.memory.trace import trace, what_is_trained
 from hofl.memory.workload import Cost, Workload
 from hofl.models.attention import PackedRow
 from hofl.models.split import SplitModel
@@ -87,16 +87,14 @@ def _between(start: Cost, stop: Cost, boundary: int, model: SplitModel, workload
     def at_share(a: float, b: float) -> float:
         return a + share * (b - a)
 
-    cut = model.layout.cut(boundary)
     return replace(
         start,
         boundary=boundary,
         peak_bytes=round(at_share(start.peak_bytes, stop.peak_bytes)),
         items={k: round(at_share(v, stop.items[k])) for k, v in start.items.items()},
-        zo_params=cut,
-        fo_params=model.layout.size - cut,
-        uplink_bytes=uplink_bytes(model.layout, workload.rule, boundary),
+        **what_is_trained(model.layout, workload.rule, boundary),
         relative_compute=at_share(start.relative_compute, stop.relative_compute),
+        read_bytes=round(at_share(start.read_bytes, stop.read_bytes)),
     )
 
 

@@ -1,8 +1,9 @@
 """A device and its memory: what is free now, and the boundary that a device chooses by it."""
 
+import logging
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -11,37 +12,48 @@ from hofl.core.errors import HoflError
 from hofl.core.process import footprint, footprint_before_models, memory_left
 from hofl.core.sizes import AUTO, parse_bytes
 from hofl.local.site import PLAIN, Execution
-from hofl.memory.plan import MemoryPlan
 from hofl.memory.workload import Cost
+from hofl.rules import LocalRule
+from hofl.variants import Changes, changes_of
 
 FREE = "free"
 """In a fleet's budgets, the same as ``auto``."""
 GROWTH = 1.25
 """A choice that still fits is kept until the budget has grown by this factor: free memory changes
 from second to second, and the server has to plan again for every new boundary."""
+log = logging.getLogger("hofl.device")
 
 
 @dataclass(frozen=True)
 class Device:
-    """The boundary of a device, and how it runs a step."""
+    """The boundary of a device, how it runs a step, and what its rule changes in the run's."""
 
     boundary: int
     execution: Execution = PLAIN
+    rule: Changes = field(default_factory=dict)
 
 
 class DevicePlanner:
-    """Choose a device's boundary within its budget, and again when the budget changes.
+    """Choose what a device runs within its budget, and again when the budget changes.
 
     Args:
-        memory: costs of the run's step at every boundary.
-        strategy: ``paper`` or ``best``.
+        choose: returns the plan of a device of so many bytes, and whether it can run backward.
+        rule: the run's.
         budget: returns the bytes that may be used now.
     """
 
-    def __init__(self, memory: MemoryPlan, strategy: str, budget: Callable[[], int]) -> None:
-        self._memory, self._strategy, self._budget = memory, strategy, budget
+    def __init__(
+        self, choose: Callable[[int, bool], Cost], rule: LocalRule, budget: Callable[[], int]
+    ) -> None:
+        self._choose, self._rule, self._budget = choose, rule, budget
         self._chosen: Cost | None = None
         self._planned_for = 0
+        self._backward = True
+
+    def cannot_run_backward(self, reason: str) -> None:
+        """Plan without backward passes from now on."""
+        log.warning("%s: going on without backward passes", reason)
+        self._backward, self._chosen = False, None
 
     def __call__(self) -> Device:
         """Return the choice as of now.
@@ -52,9 +64,9 @@ class DevicePlanner:
         budget, chosen = self._budget(), self._chosen
         grown = budget > GROWTH * self._planned_for
         if chosen is None or chosen.peak_bytes > budget or grown:
-            chosen = self._chosen = self._memory.fitting(budget, self._strategy)
+            chosen = self._chosen = self._choose(budget, self._backward)
             self._planned_for = budget
-        return Device(chosen.boundary, chosen.execution)
+        return Device(chosen.boundary, chosen.execution, changes_of(self._rule, chosen.rule))
 
 
 def budget_reader(text: str, device: torch.device | None = None) -> Callable[[], int]:

@@ -10,7 +10,6 @@ An operation on meta tensors only infers the shape of its result, in PyTorch's P
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -59,8 +58,27 @@ def hollow_model(
     if form is not None:
         return model
     frozen = [p for block in model.blocks for p in block.parameters() if not p.requires_grad]
-    model.on_disk = {p: partial(torch.empty, p.shape, dtype=p.dtype, device=META) for p in frozen}
+    model.on_disk = {p: HollowFile(p.shape, p.dtype) for p in frozen}
     return model
+
+
+class HollowFile:
+    """Stands for the place of a tensor in the model's files, and counts what is read from it."""
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
+        self._shape, self._dtype, self.read_bytes = shape, dtype, 0
+
+    def __call__(self) -> Tensor:
+        """Return the tensor, without data."""
+        tensor = torch.empty(self._shape, dtype=self._dtype, device=META)
+        self.read_bytes += tensor.nbytes
+        return tensor
+
+
+def read_bytes(model: SplitModel) -> int:
+    """Return the bytes that were read from a hollow model's files so far."""
+    files = model.on_disk.values()
+    return sum(file.read_bytes for file in files if isinstance(file, HollowFile))
 
 
 @contextmanager

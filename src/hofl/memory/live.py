@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hofl.core.errors import BackwardFailed
+
 CPU = torch.device("cpu")
 OTHER = "other"
 
@@ -119,6 +121,8 @@ def out_of_memory(error: BaseException) -> bool:
     """Tell whether an allocation failed: Python's, NumPy's, or torch's on any device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, BackwardFailed) and error.__cause__ is not None:
+        return out_of_memory(error.__cause__)
     # torch's CPU allocator has no exception of its own.
     known = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")
     return isinstance(error, RuntimeError) and any(text in str(error) for text in known)

@@ -1,7 +1,6 @@
 """The memory plan of a model and a workload: every boundary and option, and what fits a budget."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,51 +22,6 @@ from hofl.rules import LocalRule
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """How a plan is chosen among those that fit a budget.
-
-    Args:
-        weighs_options: whether other executions than the plain step are candidates.
-        order: what is best is least.
-    """
-
-    weighs_options: bool
-    order: Callable[[Cost], Any]
-
-
-STRATEGIES: dict[str, Strategy] = {
-    # The paper: the largest first-order segment of the plain step.
-    "paper": Strategy(weighs_options=False, order=lambda cost: cost.boundary),
-    # The largest first-order segment, then the least compute, then the fewest bytes; among equals,
-    # weights in memory before weights on disk, and larger micro-batches.
-    "best": Strategy(
-        weighs_options=True,
-        order=lambda cost: (
-            cost.boundary,
-            round(cost.relative_compute, 9),
-            cost.uplink_bytes,
-            cost.execution.stream_bottom,
-            -(cost.execution.micro_batch or math.inf),
-            cost.peak_bytes,
-        ),
-    ),
-}
-
-
-def strategy_named(name: str) -> Strategy:
-    """Return a strategy by name."""
-    if name not in STRATEGIES:
-        raise HoflError(f"unknown strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
-    return STRATEGIES[name]
-
-
-def choose(costs: Iterable[Cost], budget: int, strategy: str = "paper") -> Cost | None:
-    """Return the best of the costs that fit the budget, or None."""
-    order = strategy_named(strategy).order
-    return min((cost for cost in costs if cost.peak_bytes <= budget), key=order, default=None)
-
-
-@dataclass(frozen=True)
 class MemoryPlan:
     """Costs of a workload on a model, traced when they are needed.
 
@@ -76,12 +30,14 @@ class MemoryPlan:
         workload: what a device is asked to do.
         base: the execution of plain plans.
         streaming: whether the bottom may be read from files.
+        storage: form of the frozen block weights.
     """
 
     model: SplitModel
     workload: Workload
     base: Execution = PLAIN
     streaming: bool = True
+    storage: str = ""
 
     @cached_property
     def plain(self) -> list[Cost]:
@@ -101,75 +57,49 @@ class MemoryPlan:
         """Return the cost of the plain step at one boundary."""
         return trace(self.model, self.workload, boundary, self.base)
 
-    def fitting(self, budget: int, strategy: str) -> Cost:
-        """Return what fits the budget best.
+    def with_rule(self, rule: LocalRule) -> "MemoryPlan":
+        """Return the plan of the same work by another rule."""
+        return replace(self, workload=replace(self.workload, rule=rule))
+
+    def fitting(self, budget: int) -> Cost:
+        """Return the plain step with the largest first-order segment that fits, as in the paper.
 
         Raises:
             HoflError: nothing fits; it names the smallest plan.
         """
-        chosen = self.choose(budget, strategy)
+        chosen = self.choose(budget)
         if chosen is None:
-            raise HoflError(self._nothing_fits(budget, strategy))
+            least = min(self.plain, key=lambda cost: cost.peak_bytes)
+            raise HoflError(
+                f"nothing fits {show_bytes(budget)}: the smallest needs "
+                f"{show_bytes(least.peak_bytes)} ({least.describe()}). Lower the batch size or the "
+                "length, or let the strategy best weigh more than plain steps."
+            )
         return chosen
 
-    def choose(self, budget: int, strategy: str) -> Cost | None:
-        """Return what fits the budget best by a strategy, or None."""
-        options = self.weighed(strategy)
-        chosen = choose([*self.plain, *options], budget, strategy)
-        if chosen is None or chosen not in options:
-            return chosen
-        return self._relaxed(chosen, budget, strategy)
+    def choose(self, budget: int) -> Cost | None:
+        """Return the same, or None."""
+        return next((cost for cost in self.plain if cost.peak_bytes <= budget), None)
 
-    def _relaxed(self, chosen: Cost, budget: int, strategy: str) -> Cost:
-        """Try longer segments (less compute), then larger micro-batches, at the same boundary.
-
-        The largest of each is the whole (0). Tracing them at every boundary would not pay.
-        """
-        blocks, batch = self.model.num_blocks - chosen.boundary, self.workload.batch_size
-        for name, most in (("checkpoint", blocks), ("micro_batch", batch)):
-            if not getattr(chosen.execution, name):
-                continue
-            sizes = [2**k for k in range(1, most.bit_length()) if 2**k < most]
-            larger = [replace(chosen.execution, **{name: size}) for size in (*sizes, 0)]
-            costs = [trace(self.model, self.workload, chosen.boundary, e) for e in larger]
-            chosen = choose([chosen, *costs], budget, strategy) or chosen
-        return chosen
-
-    def weighed(self, strategy: str) -> list[Cost]:
-        """Return the options that a strategy weighs besides the plain step."""
-        return self.options if strategy_named(strategy).weighs_options else []
-
-    def _nothing_fits(self, budget: int, strategy: str) -> str:
-        options = self.weighed(strategy)
-        least = min([*self.plain, *options], key=lambda cost: cost.peak_bytes)
-        way = ", ".join(filter(None, [f"boundary {least.boundary}", least.execution.describe()]))
-        other = "" if options else ", or stream the bottom (strategy best weighs that and more)"
-        return (
-            f"nothing fits {show_bytes(budget)}: the smallest needs {show_bytes(least.peak_bytes)} "
-            f"({way}). Lower the batch size or the length{other}."
-        )
-
-    def facts(
-        self, name: str, chosen: Cost | Mapping[str, Cost] | None, strategy: str = "best"
-    ) -> dict[str, Any]:
-        """Return everything as plain values; ``chosen`` is one cost, one per budget, or None."""
-        choice: dict[str, Any] | None
-        if isinstance(chosen, Mapping):
-            choice = {
-                budget: {**cost_facts(cost), "padded": self._padded(budget, strategy)}
-                for budget, cost in chosen.items()
-            }
-        else:
-            choice = None if chosen is None else cost_facts(chosen)
+    def shape(self, name: str) -> dict[str, Any]:
+        """Return the model's name and the size of the work."""
         return {
             "model": name,
             "batch_size": self.workload.batch_size,
             "seq_len": self.workload.seq_len,
             "tokens": self.workload.tokens,
             "padded_tokens": self.workload.padded().tokens,
+        }
+
+    def facts(self, name: str, chosen: Mapping[str, Cost]) -> dict[str, Any]:
+        """Return everything about the plain step as plain values, with the choice per budget."""
+        return {
+            **self.shape(name),
             "boundaries": [cost_facts(cost) for cost in self.plain],
-            "options": [cost_facts(cost) for cost in self.weighed(strategy)],
-            "chosen": choice,
+            "chosen": {
+                budget: {**cost_facts(cost), "padded": self._padded(budget)}
+                for budget, cost in chosen.items()
+            },
         }
 
     @cached_property
@@ -178,9 +108,9 @@ class MemoryPlan:
         padded = self.workload.padded()
         return self if padded == self.workload else replace(self, workload=padded)
 
-    def _padded(self, budget: str, strategy: str) -> dict[str, Any] | None:
+    def _padded(self, budget: str) -> dict[str, Any] | None:
         """Return what would fit a budget if texts were padded, or None."""
-        cost = self.padded.choose(parse_bytes(budget), strategy)
+        cost = self.padded.choose(parse_bytes(budget))
         return None if cost is None else cost_facts(cost)
 
 
@@ -214,7 +144,7 @@ def memory_plan(
     work = Workload.even(
         rule=rule, batch_size=batch_size, seq_len=seq_len, answer_tokens=answer_tokens
     )
-    return MemoryPlan(model, work, streaming=bool(model.on_disk))
+    return MemoryPlan(model, work, streaming=bool(model.on_disk), storage=storage_dtype)
 
 
 def executions(batch_size: int, streaming: bool) -> Iterator[Execution]:
@@ -233,13 +163,19 @@ def cost_facts(cost: Cost) -> dict[str, Any]:
     """Return a cost as plain values."""
     return {
         "boundary": cost.boundary,
-        "peak_bytes": cost.peak_bytes,
+        "bottom": cost.rule.bottom.name,
+        "exact_params": cost.exact_params,
         "zo_params": cost.zo_params,
         "fo_params": cost.fo_params,
-        "uplink_bytes": cost.uplink_bytes,
-        "relative_compute": round(cost.relative_compute, 6),
         "checkpointing": cost.execution.checkpoint,
         "micro_batch": cost.execution.micro_batch,
         "micro_tokens": cost.execution.micro_tokens,
-        **({"stream_bottom": True} if cost.execution.stream_bottom else {}),
+        "stream": cost.execution.stream_bottom,
+        "storage_dtype": cost.storage,
+        "uplink_bits": cost.rule.uplink_bits,
+        "peak_bytes": cost.peak_bytes,
+        "relative_compute": round(cost.relative_compute, 6),
+        "uplink_bytes": cost.uplink_bytes,
+        "read_bytes": cost.read_bytes,
+        "plan": cost.describe(),
     }

@@ -23,7 +23,7 @@ from hofl.local.estimators import Estimator, Probe
 from hofl.local.site import PLAIN, Execution, Site
 from hofl.local.step import LocalParts
 from hofl.local.surrogates import Feedback
-from hofl.memory.hollow import META, without_data
+from hofl.memory.hollow import META, read_bytes, without_data
 from hofl.memory.live import LiveBytes, resident_bytes
 from hofl.memory.workload import ITEMS, Cost, Workload
 from hofl.messages import ClientMetrics, RoundPlan, Upload
@@ -48,6 +48,7 @@ def trace(
     parts = LocalParts.of(rule, boundary)
     part, others = workload.heaviest_part(execution), workload.parts(execution)[1:]
     model.keep(boundary if execution.stream_bottom else 0)
+    read = read_bytes(model)
     with without_data(), LiveBytes(META) as counter:
         meter = Meter(counter, part.tokens)
         with meter.watching(model), counter.making(STATE):
@@ -62,18 +63,28 @@ def trace(
     adapter = model.w.numel() * model.w.element_size()
     items[WEIGHTS] += resident_bytes(model.module) - adapter
     items[STATE] += adapter
-    cut = model.layout.cut(boundary)
     return Cost(
         boundary=boundary,
         execution=execution,
-        bottom=rule.bottom.name,
+        rule=rule,
         peak_bytes=sum(items.values()),
         items=items,
-        zo_params=cut,
-        fo_params=model.layout.size - cut,
-        uplink_bytes=uplink_bytes(model.layout, rule, boundary),
+        **what_is_trained(model.layout, rule, boundary),
         relative_compute=meter.passes / (2 * model.num_blocks),
+        # The parts are alike but for their tokens, and each reads the same weights.
+        read_bytes=(len(others) + 1) * (read_bytes(model) - read),
     )
+
+
+def what_is_trained(layout: Layout, rule: LocalRule, boundary: int) -> dict[str, Any]:
+    """Return how much is trained in which way at a boundary, and what is sent of it."""
+    cut, traits = layout.cut(boundary), rule.traits
+    return {
+        "zo_params": cut if traits.sends_scalars else 0,
+        "fo_params": layout.size - cut,
+        "exact_params": layout.size if traits.exact else layout.size - cut,
+        "uplink_bytes": uplink_bytes(layout, rule, boundary),
+    }
 
 
 def placeholder_plan(model: SplitModel, rule: LocalRule, boundary: int) -> RoundPlan:

@@ -137,21 +137,41 @@ class Cost:
     Args:
         boundary: b.
         execution: how the steps are run.
-        bottom: the bottom rule.
+        rule: the local rule.
         peak_bytes: of everything alive at once.
         items: what the peak is made of, by ``ITEMS``.
-        zo_params: d_ZO.
-        fo_params: d_FO.
+        zo_params: d_ZO, estimated from scalars.
+        fo_params: d_FO, of the top.
+        exact_params: trained by exact gradients, in the top or in the bottom.
         uplink_bytes: size of a serialised upload.
         relative_compute: block passes per local step, relative to plain backpropagation.
+        read_bytes: streamed from disk in a local step.
+        storage: form of the frozen block weights.
+        lossy: whether that is another one than the run's.
     """
 
     boundary: int
     execution: Execution
-    bottom: str
+    rule: LocalRule
     peak_bytes: int
     items: dict[str, int] = field(repr=False)
     zo_params: int
     fo_params: int
+    exact_params: int
     uplink_bytes: int
     relative_compute: float
+    read_bytes: int = 0
+    storage: str = ""
+    lossy: bool = False
+
+    @property
+    def working_bytes(self) -> int:
+        """What the peak holds beside the frozen weights."""
+        return self.peak_bytes - self.items.get(ITEMS[0], 0)
+
+    def describe(self) -> str:
+        """Return the plan in a few words: its bottom, its boundary and how it runs."""
+        bottom = f"{self.rule.bottom.name} bottom" if self.boundary else "backpropagation"
+        form = f"blocks in {self.storage}" if self.lossy else ""
+        words = (f"boundary {self.boundary}", bottom, self.execution.describe(), form)
+        return ", ".join(word for word in words if word)

@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart; lines at the same place share their colour in all panels of a figure."""
+    """One chart; lines of the same name share their colour in all panels of a figure."""
 
     title: str
     x_label: str
@@ -104,17 +104,22 @@ def _panels_image(panels: Sequence[Panel], path: Path) -> None:
     # Figure without pyplot: no display, no global state
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.5 * len(panels), 3.6), layout="constrained")
+    figure = Figure(figsize=(4.5 * len(panels), 4.2), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    colours: dict[str, int] = {}
     for ax, panel in zip(axes, panels, strict=True):
-        for line in panel.lines:
-            (drawn,) = ax.plot(line.x, line.y, label=line.name)
+        for k, line in enumerate(panel.lines):
+            colour = f"C{colours.setdefault(line.name, k) % 10}"
+            point = "o" if len(line.x) == 1 else ""
+            ax.plot(line.x, line.y, label=line.name, color=colour, marker=point)
             if line.mark is not None:
-                ax.plot(line.x[line.mark], line.y[line.mark], "o", color=drawn.get_color())
+                ax.plot(line.x[line.mark], line.y[line.mark], "o", color=colour)
         ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         ax.grid(alpha=0.3)
-        if ax is axes[0] or {x.name for x in panel.lines} > {x.name for x in panels[0].lines}:
-            ax.legend()
+    # Below the charts, clear of all curves; a name that several charts share stands there once.
+    drawn = {line.get_label(): line for ax in reversed(axes) for line in ax.get_lines()}
+    named = {name: line for name, line in drawn.items() if not str(name).startswith("_")}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=150)
 
 

@@ -10,26 +10,31 @@ Tier = TypeVar("Tier")
 
 
 def deal_tiers(
-    tiers: Sequence[int], clients: int, num_blocks: int, seed: int, name: str
+    tiers: Sequence[float], clients: int, num_blocks: int, seed: int, name: str
 ) -> tuple[int, ...]:
     """Return one boundary per client: as listed, or the tiers dealt evenly in a seeded order.
 
     Args:
-        tiers: boundaries, as many as there are tiers or clients; empty means the paper's three, at
-            a quarter, half and three quarters of the model.
+        tiers: boundaries, as many as there are tiers or clients: numbers of blocks, or (with a
+            decimal point) shares of the L blocks, rounded down. Empty means the paper's three, at a
+            quarter, half and three quarters of the model.
         clients: N.
         num_blocks: L.
         seed: the fleet's seed.
         name: the option or key that holds ``tiers``, for messages.
     """
     tiers = tiers or tuple(num_blocks * k // 4 for k in (1, 2, 3))[:clients]
+    boundaries = []
     for tier in tiers:
-        if not 0 <= tier <= num_blocks:
+        share = isinstance(tier, float)
+        if not 0 <= tier <= (1 if share else num_blocks):
             raise HoflError(
                 f"{name} holds {tier}, but the model has {num_blocks} blocks. "
-                f"Use 0 (all first-order) to {num_blocks} (no first-order block)."
+                f"Use 0 (all first-order) to {num_blocks} (no first-order block), or a share of "
+                "them such as 0.5."
             )
-    return deal(tiers, clients, seed, name)
+        boundaries.append(int(num_blocks * tier) if share else int(tier))
+    return deal(boundaries, clients, seed, name)
 
 
 def deal(tiers: Sequence[Tier], clients: int, seed: int, name: str) -> tuple[Tier, ...]:

@@ -7,7 +7,7 @@ adaptively; the accounting is that of the ``dp-accounting`` library, in Renyi di
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -45,30 +45,29 @@ def composed(counts: Mapping[float, int], delta: float) -> float:
 
 
 class Ledger:
-    """The participations of every device, and the epsilon they amount to.
+    """The releases of every device, and the epsilon they amount to.
 
     Args:
         noise: z.
-        per_round: releases in one participation.
         delta: for which epsilon is stated.
     """
 
-    def __init__(self, noise: float, per_round: int, delta: float) -> None:
-        self._noise, self._per_round, self._delta = noise, per_round, delta
-        self._asked: Counter[int] = Counter()
+    def __init__(self, noise: float, delta: float) -> None:
+        self._noise, self._delta = noise, delta
+        self._released: Counter[int] = Counter()
 
-    def note(self, participations: Sequence[int]) -> dict[int, float]:
-        """Take in a round's participations; return epsilon so far of each device in them."""
-        self._asked.update(participations)
-        return {client: self.spent(client) for client in sorted(set(participations))}
+    def note(self, released: Mapping[int, int]) -> dict[int, float]:
+        """Take in a round's releases by client; return epsilon so far of each of them."""
+        self._released.update(released)
+        return {client: self.spent(client) for client in sorted(released)}
 
     def spent(self, client: int) -> float:
         """Return epsilon of one device so far."""
-        return epsilon(self._noise, self._asked[client] * self._per_round, self._delta)
+        return epsilon(self._noise, self._released[client], self._delta)
 
     def summary(self) -> dict[str, Any]:
         """Return the privacy part of ``summary.json``."""
-        per_client = {str(client): self.spent(client) for client in sorted(self._asked)}
+        per_client = {str(client): self.spent(client) for client in sorted(self._released)}
         return {
             "delta": self._delta,
             "largest": max(per_client.values(), default=0.0),

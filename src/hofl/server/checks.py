@@ -46,10 +46,14 @@ def check_sender(sender: str, plan: RoundPlan, devices: Mapping[int, str]) -> No
 
 
 def plan_as_answered(plan: RoundPlan, upload: Upload, layout: Layout) -> RoundPlan:
-    """Return the plan with the upload's boundary: a device short of memory may raise it, up to L.
+    """Return the plan that a device carried out: the one sent, or what it does where that fails.
 
-    Seeds determine all the rest, so its update is rebuilt like any other.
+    A device short of memory may raise its boundary, up to L; one that cannot run a block backward
+    goes on without. Seeds determine all the rest, so its update is rebuilt like any other.
     """
+    other = plan.without_backward(layout)
+    if other is not None and upload.plan == other.digest():
+        return other
     raised, allowed = upload.boundary, plan.rule.traits.may_raise_boundary
     if allowed and type(raised) is int and plan.boundary < raised <= layout.num_blocks:
         return replace(plan, boundary=raised)

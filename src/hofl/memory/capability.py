@@ -1,0 +1,127 @@
+"""What a device can do and will spend, and whether a plan keeps within it."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hofl.core.errors import HoflError
+from hofl.core.sizes import parse_bytes, parse_disk, parse_rate, show_bytes
+from hofl.memory.workload import Cost
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What the resident set takes beyond the live tensors that a plan counts.
+
+    Free memory that the allocator keeps between tensors of changing sizes, buffers of the matrix
+    library, Python's own objects. Measured with ``hofl profile``; see docs/memory.md.
+
+    Args:
+        fixed: bytes of any step.
+        share: of what a plan holds beside the frozen weights, which are allocated once.
+    """
+
+    fixed: int = 40 * 2**20
+    share: float = 0.4
+
+    def of(self, cost: Cost) -> int:
+        """Return the bytes to leave for a plan."""
+        return self.fixed + round(self.share * cost.working_bytes)
+
+
+MEASURED, NO_HEADROOM = Headroom(), Headroom(0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capability:
+    """A device: what it can do, and what it will spend on a round.
+
+    Args:
+        memory: bytes for the model and its steps, beside the interpreter and its libraries.
+        backward: whether it can run a block backward.
+        disk: free bytes for weights to stream; None is enough for the model.
+        read_speed: bytes per second from that disk; None is unknown.
+        flops: floating-point operations per second; None is unknown.
+        seconds: that a round's work may take; None is any time.
+        uplink: bytes that a round's upload may have; None is any number.
+    """
+
+    memory: int
+    backward: bool = True
+    disk: int | None = None
+    read_speed: float | None = None
+    flops: float | None = None
+    seconds: float | None = None
+    uplink: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "disk", "read_speed", "flops", "seconds", "uplink"):
+            value, least = getattr(self, name), 0 if name == "disk" else 1e-9
+            if value is not None and value < least:
+                raise HoflError(f"a device's {name} must be more than 0, got {value:g}.")
+        if self.seconds is not None and self.flops is None:
+            raise HoflError(
+                "a limit of seconds needs the device's speed: give gflops, such as 50, or let "
+                "hofl device measure it."
+            )
+
+    def with_memory(self, memory: int) -> "Capability":
+        """Return the same device with another amount of memory."""
+        return replace(self, memory=memory)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The size of a round's work on a model, to turn a plan's compute into seconds.
+
+    Args:
+        flops: of backpropagation through all blocks in one local step.
+        local_steps: E.
+        streamable: bytes of all frozen block weights, as they are stored.
+    """
+
+    flops: float
+    local_steps: int
+    streamable: int
+
+    def seconds(self, cost: Cost, device: Capability) -> float | None:
+        """Estimate the seconds of a round's local steps; None where the speed is not known.
+
+        Reading from a disk of unknown speed is not counted.
+        """
+        if device.flops is None:
+            return None
+        reading = cost.read_bytes / (device.read_speed or math.inf)
+        return self.local_steps * (cost.relative_compute * self.flops / device.flops + reading)
+
+    def exceeded(
+        self, cost: Cost, device: Capability, headroom: Headroom = NO_HEADROOM
+    ) -> Iterator[str]:
+        """Yield what a plan needs more of than the device has, in words."""
+        needed = cost.peak_bytes + headroom.of(cost)
+        if needed > device.memory:
+            yield f"{show_bytes(needed)} of memory"
+        if device.uplink is not None and cost.uplink_bytes > device.uplink:
+            yield f"{show_bytes(cost.uplink_bytes)} of uplink"
+        stored = cost.execution.stream_bottom and device.disk is not None
+        if stored and self.streamable > (device.disk or 0):
+            yield f"{show_bytes(self.streamable)} of disk"
+        seconds = self.seconds(cost, device)
+        if device.seconds is not None and seconds is not None and seconds > device.seconds:
+            yield f"{seconds:.0f} s per round"
+
+
+def capability_of(values: dict[str, Any], memory: int) -> Capability:
+    """Return the device that a table of plain values describes, with its memory in bytes."""
+    speed, gflops = values.get("read_speed"), values.get("gflops")
+    uplink, disk = values.get("uplink"), values.get("disk")
+    return Capability(
+        memory=memory,
+        backward=values.get("backward", True),
+        disk=None if disk is None else parse_disk(disk),
+        read_speed=None if speed is None else parse_rate(speed),
+        flops=None if gflops is None else gflops * 1e9,
+        seconds=values.get("seconds"),
+        uplink=None if uplink is None else parse_bytes(uplink),
+    )

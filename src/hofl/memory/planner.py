@@ -1,0 +1,66 @@
+"""The planner of devices: one for everything that changes memory, time, bytes or exactness."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from hofl.core.errors import HoflError
+from hofl.memory.capability import MEASURED, Capability, Effort, Headroom
+from hofl.memory.plan import MemoryPlan
+from hofl.memory.search import Search, preference
+from hofl.memory.workload import Cost
+from hofl.methods import Method
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans devices for one model and one workload.
+
+    Args:
+        memory: of the model as the run stores it.
+        method: says which rules a device may run.
+        headroom: for the resident set.
+        forms: other forms in which a device may store the blocks, each made when it is needed.
+    """
+
+    memory: MemoryPlan
+    method: Method
+    headroom: Headroom = MEASURED
+    forms: Mapping[str, Callable[[], MemoryPlan]] = field(default_factory=dict)
+
+    @cached_property
+    def effort(self) -> Effort:
+        """The size of a round's work."""
+        model, work = self.memory.model, self.memory.workload
+        model.keep(0)
+        blocks = [p for block in model.blocks for p in block.parameters() if not p.requires_grad]
+        weights = sum(p.numel() for p in blocks)
+        stored = sum(p.numel() * p.element_size() for p in blocks)
+        # A forward pass takes two operations for each weight and token, a backward pass through
+        # frozen weights the same.
+        return Effort(4.0 * weights * work.tokens, work.rule.local_steps, stored)
+
+    def best(self, device: Capability) -> Cost:
+        """Return the best plan of a device.
+
+        Raises:
+            HoflError: nothing fits; it names the smallest plan.
+        """
+        rules = self.method.rules(device.backward)
+        if not rules:
+            raise HoflError(
+                "a device without backward passes needs a method whose devices may have bottoms of "
+                "their own, such as hofl."
+            )
+        search = Search(self.memory, device, self.effort, self.headroom)
+        chosen = search.exact(rules[0]) if device.backward else None
+        for form, made in self.forms.items() if device.backward and chosen is None else ():
+            other = Search(made(), device, self.effort, self.headroom)
+            found = other.exact(rules[0])
+            if found is not None:
+                chosen = replace(found, storage=form, lossy=True)
+                break
+        chosen = chosen or min(search.inexact(rules), key=preference, default=None)
+        if chosen is None:
+            raise HoflError(search.nothing_fits(rules))
+        return chosen

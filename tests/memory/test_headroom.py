@@ -1,0 +1,118 @@
+"""Predicted peaks of every kind of plan against real ones, and a process held to its budget."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from hofl.core.optim import AdamW
+from hofl.local.site import Execution
+from hofl.memory.capability import MEASURED
+from hofl.memory.hollow import hollow_model
+from hofl.memory.live import measure_peak
+from hofl.memory.profile import participate
+from hofl.memory.trace import trace
+from hofl.memory.workload import Workload
+from hofl.models.adapters import Lora
+from hofl.models.loading import build_split
+from hofl.rules import LocalRule
+from hofl.variants import exact, forward_only, frozen
+from support.models import BLOCKS, CONFIGS
+
+RULE = LocalRule(optimizer=AdamW(lr=1e-3), local_steps=2)
+RULES = {"hybrid": RULE, "exact": exact(RULE), "frozen": frozen(RULE), "zo": forward_only(RULE)}
+LORA = Lora(rank=2, alpha=4)
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "q8_0"])
+def test_predicted_peaks_are_those_of_real_participations(storage: str, tmp_path: Path) -> None:
+    """Every rule, streamed or not, in segments or not, in every form of storage: within 3 %."""
+    form = storage if storage == "q8_0" else None
+    stored = torch.float32 if form else getattr(torch, storage)
+    options = {"adapter": LORA, "storage_dtype": stored, "compute_dtype": torch.float32}
+    AutoModelForCausalLM.from_config(CONFIGS["llama"]).to(stored).save_pretrained(tmp_path)
+    real = build_split(CONFIGS["llama"], str(tmp_path), form=form, **options)
+    hollow = hollow_model(CONFIGS["llama"], form=form, **options)
+    for (name, rule), stream, checkpoint in product(RULES.items(), (False, True), (0, 1)):
+        boundary = BLOCKS if name == "zo" else BLOCKS - 1
+        if stream and not real.on_disk:
+            continue
+        execution = Execution(micro_batch=2, checkpoint=checkpoint, stream_bottom=stream)
+        work = Workload.even(rule=rule, batch_size=4, seq_len=24)
+        expected = trace(hollow, work, boundary, execution).peak_bytes
+        real.keep(boundary if stream else 0)
+        with measure_peak(real.module, real.device) as peak:
+            participate(real, work, boundary, execution)
+        assert peak.value == pytest.approx(expected, rel=0.03), (name, stream, checkpoint)
+
+
+LIMITED = """
+import json, resource, sys
+from hofl.core.process import status_bytes, tune_allocator
+import torch
+tune_allocator()
+torch.set_num_threads(1)
+from transformers import LlamaConfig
+from hofl.core.optim import AdamW
+from hofl.local.site import Execution
+from hofl.memory.profile import participate
+from hofl.memory.workload import Workload
+from hofl.models.adapters import Lora
+from hofl.models.loading import build_split
+from hofl.rules import LocalRule
+config, spec, boundary, room = json.loads(sys.argv[1])
+rule = LocalRule.from_spec(spec)
+before = status_bytes("VmData")
+resource.setrlimit(resource.RLIMIT_DATA, (before + room, resource.RLIM_INFINITY))
+try:
+    model = build_split(LlamaConfig(**config), None, adapter=Lora())
+    work = Workload.even(rule=rule, batch_size=8, seq_len=128)
+    participate(model, work, boundary, Execution(micro_batch=2))
+    print("done")
+except (MemoryError, RuntimeError) as error:
+    print("out of memory" if "memory" in str(error) or isinstance(error, MemoryError) else error)
+"""
+
+
+@pytest.mark.parametrize(("name", "boundary"), [("exact", 4), ("zo", 6)])
+def test_a_process_limited_to_peak_and_headroom_gets_through(name: str, boundary: int) -> None:
+    """And one that is given much less does not: the limit is real."""
+    size = {"num_hidden_layers": 6, "hidden_size": 256, "intermediate_size": 1024}
+    size |= {"num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 8192}
+    rule, full = replace(RULES[name], local_steps=1), torch.float32
+    config = LlamaConfig(**size)
+    hollow = hollow_model(config, adapter=Lora(), storage_dtype=full, compute_dtype=full)
+    work = Workload.even(rule=rule, batch_size=8, seq_len=128)
+    cost = trace(hollow, work, boundary, Execution(micro_batch=2))
+
+    def outcome(room: int) -> str:
+        job = json.dumps([size, rule.spec(), boundary, room])
+        words = [sys.executable, "-c", LIMITED, job]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert outcome(cost.peak_bytes + MEASURED.of(cost)) == "done"
+    assert outcome(cost.peak_bytes // 2) == "out of memory"
+
+
+def test_the_headroom_covers_every_measured_row() -> None:
+    """The table of docs/memory.md: resident over allocated, at length 128."""
+    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    rows = {
+        "SmolLM2-135M": ((994.3, 873.1, 765.1, 657.2), 515),
+        "OPT-shaped": ((133.0, 112.8, 90.6, 68.3), 31),
+        "Qwen2-shaped": ((200.7, 167.5, 132.3, 97.1), 36),
+    }
+    for name, (peaks, weights) in rows.items():
+        line = next(x for x in page.splitlines() if x.startswith(f"| {name} | 1."))
+        ratios = [float(word) for word in line.split("|")[2].split("/")]
+        for peak, ratio in zip(peaks, ratios, strict=True):
+            room = MEASURED.fixed / 2**20 + MEASURED.share * (peak - weights)
+            assert peak * ratio <= peak + room, (name, peak)

@@ -1,0 +1,132 @@
+"""The planner's choice: against trying everything, and the figures that it must reach."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, Qwen2Config
+
+from hofl.core.errors import HoflError
+from hofl.local.site import Execution
+from hofl.memory.capability import NO_HEADROOM, Capability
+from hofl.memory.hollow import hollow_model
+from hofl.memory.plan import MemoryPlan
+from hofl.memory.planner import Planner
+from hofl.memory.trace import trace
+from hofl.memory.workload import Cost, Workload
+from hofl.methods import METHODS
+from hofl.models.adapters import Lora
+from hofl.variants import exact, forward_only, frozen
+
+GIB = 2**30
+METHOD = METHODS["hofl"]
+BLOCKS, BATCH = 3, 4
+
+
+@pytest.fixture(scope="module")
+def planner() -> Planner:
+    config = LlamaConfig(
+        num_hidden_layers=BLOCKS,
+        hidden_size=64,
+        intermediate_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=100,
+    )
+    full = torch.float32
+    model = hollow_model(config, adapter=Lora(rank=2), storage_dtype=full, compute_dtype=full)
+    work = Workload.even(rule=METHOD.local, batch_size=BATCH, seq_len=16)
+    return Planner(MemoryPlan(model, work), METHOD, NO_HEADROOM)
+
+
+@pytest.fixture(scope="module")
+def everything(planner: Planner) -> list[Cost]:
+    """Every rule at every boundary with every size of parts and segments, streamed or not."""
+    memory, rule = planner.memory, METHOD.local
+    costs = []
+    for own in (exact(rule), rule, frozen(rule), forward_only(rule)):
+        work = replace(memory.workload, rule=own)
+        for b, micro, checkpoint, stream in product(
+            range(BLOCKS + 1), (0, 1, 2), (0, 1, 2), (False, True)
+        ):
+            if own == forward_only(rule) and b < BLOCKS:
+                continue
+            if (stream and not b) or (checkpoint and b >= BLOCKS - 1):
+                continue
+            execution = Execution(micro_batch=micro, checkpoint=checkpoint, stream_bottom=stream)
+            costs.append(trace(memory.model, work, b, execution))
+    return [cost for cost in costs if cost.exact_params + cost.zo_params]
+
+
+def test_the_choice_is_as_good_as_any(planner: Planner, everything: list[Cost]) -> None:
+    """The most exact, then the most trained, in memory before streamed, then the least compute."""
+
+    def worth(cost: Cost) -> tuple[Any, ...]:
+        streamed = cost.execution.stream_bottom
+        compute = round(cost.relative_compute, 6)
+        return (-cost.exact_params, -cost.zo_params, streamed, compute, cost.uplink_bytes)
+
+    seen = set()
+    for budget in sorted({cost.peak_bytes for cost in everything})[::10]:
+        fitting = [cost for cost in everything if cost.peak_bytes <= budget]
+        found = planner.best(Capability(memory=budget))
+        assert found.peak_bytes <= budget
+        assert worth(found) == min(map(worth, fitting))
+        seen.add((found.boundary > 0, found.execution.stream_bottom, found.execution.checkpoint))
+    assert {(False, False, 0), (True, False, 0), (True, True, 0)} <= seen
+
+
+def test_less_than_the_smallest_plan_is_one_line(planner: Planner, everything: list[Cost]) -> None:
+    least = min(cost.peak_bytes for cost in everything)
+    with pytest.raises(HoflError, match=r"nothing fits a device with .* needs .* of memory") as one:
+        planner.best(Capability(memory=least - 1))
+    assert "\n" not in str(one.value)
+
+
+QWEN = Qwen2Config(  # Qwen2.5-1.5B
+    hidden_size=1536,
+    intermediate_size=8960,
+    num_hidden_layers=28,
+    num_attention_heads=12,
+    num_key_value_heads=2,
+    vocab_size=151936,
+    tie_word_embeddings=True,
+    max_position_embeddings=32768,
+)
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Planner:
+    """The paper's batch, as it plans it."""
+    half = torch.bfloat16
+    model = hollow_model(QWEN, adapter=Lora(), storage_dtype=half, compute_dtype=half)
+    work = Workload.even(rule=METHOD.local, batch_size=16, seq_len=1024)
+    return Planner(MemoryPlan(model, work), METHOD)
+
+
+@pytest.mark.parametrize(
+    ("gib", "compute", "streamed"), [(8.0, 1.1, False), (4.0, 1.5, False), (1.2, 1.5, True)]
+)
+def test_a_model_of_15_billion_weights_is_trained_exactly(
+    gib: float, compute: float, streamed: bool, qwen: Planner
+) -> None:
+    """Everything exact in 8, 4 and 1.2 GiB, where hybrid order at 24 takes 9.17 GiB."""
+    found = qwen.best(Capability(memory=int(gib * GIB)))
+    assert found.exact_params == qwen.memory.model.layout.size
+    assert found.zo_params == 0
+    assert found.relative_compute <= compute
+    assert found.execution.stream_bottom == streamed
+    assert found.peak_bytes + qwen.headroom.of(found) <= gib * GIB
+
+
+def test_without_backward_passes_it_is_zeroth_order_and_streamed(qwen: Planner) -> None:
+    found = qwen.best(Capability(memory=int(1.2 * GIB), backward=False))
+    assert found.execution.stream_bottom
+    assert (found.exact_params, found.zo_params) == (0, qwen.memory.model.layout.size)
+    assert found.boundary == 28
+    # Every streamed weight once for the anchor and all directions, in each part.
+    weights = sum(p.numel() for b in qwen.memory.model.blocks for p in b.parameters())
+    parts = -(-16 // (found.execution.micro_batch or 16))
+    assert found.read_bytes >= 0.95 * 2 * weights * parts
