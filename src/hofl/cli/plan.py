@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the model libraries take seconds to load
 EXAMPLES = {
     "plan": (
         "hofl plan --model Qwen/Qwen2.5-1.5B --seq-len 1024 --budget 8GiB",
-        "hofl plan --model Qwen/Qwen2.5-1.5B --budget 1.2GiB --no-backward --write fleet.toml",
+        "hofl plan --model Qwen/Qwen2.5-1.5B --budget 1.2GiB --write fleet.toml",
         "hofl plan --model smollm2-135m-instruct --all --plot plan.png",
     )
 }
