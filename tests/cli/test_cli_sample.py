@@ -119,6 +119,24 @@ def test_a_policy_that_uses_the_size_of_dimensions_needs_them(
     assert "draws the same cohorts" in output(f"{words} --dims-per-block {size}")
 
 
+@pytest.mark.parametrize(
+    ("changes", "excepted"),
+    [
+        ({"server": {"secret": "random"}}, "hofl server draws from a secret"),
+        ({"method": {"name": "ho-sfl", "beta": 0.75}}, "below its own boundary"),
+        ({"method": {"name": "recompute", "beta": 0.75}}, "trains by zeroth order"),
+    ],
+    ids=["random secret", "one boundary for all", "exact bottoms"],
+)
+def test_the_promise_excepts_runs_that_draw_other_cohorts(
+    tiny_folder: Path, changes: dict[str, Any], excepted: str
+) -> None:
+    plain, other = (build_simulation(quick(tiny_folder, rounds=20, **c)) for c in ({}, changes))
+    drawn, others = ([e.cohort(t, e.present(t)) for t in range(20)] for e in (plain, other))
+    assert facts(f"{RUN} --rounds 20 --simulate")["cohorts"] == drawn != others
+    assert excepted in output(f"{RUN} --rounds 20")
+
+
 def test_blocks_may_differ_in_size() -> None:
     words = "--clients 4 --cohort 2 --boundaries 0,1,2,3 --blocks 3 --rounds 10"
     shown = facts(f"{words} --weight 40 --q 2 --dims-per-block 30,2,8")

@@ -160,6 +160,23 @@ def test_a_guard_ends_what_its_command_left_behind(tmp_path: Path) -> None:
     assert child._process.returncode == 7
 
 
+def test_a_guard_that_is_stopped_when_its_command_has_ended_still_ends_the_rest() -> None:
+    """A stop then goes to nobody: neither an error nor a reason to leave processes behind."""
+    code = (
+        "import os, signal, sys\n"
+        "from hofl.deploy import guard\n"
+        "end = guard._end_descendants\n"
+        "def stopped():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    end()\n"
+        "    print('ended')\n"
+        "guard._end_descendants = stopped\n"
+        "sys.exit(guard.run(['sh', '-c', 'exit 7']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "ended\n", "")
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's help is Linux's")
 def test_a_guard_ends_everything_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (

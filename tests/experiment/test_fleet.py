@@ -23,6 +23,26 @@ from support.number_texts import number_set
 from support.runs import adapter_bytes, quick
 
 
+def test_one_cut_for_all_is_at_the_most_constrained_device_and_is_looked_for_once(
+    tiny_folder: Path,
+) -> None:
+    """Plans and draws of a fleet of N devices must not look at it N times."""
+    seen = []
+
+    def counted(allowed: np.ndarray, num_blocks: int) -> np.ndarray:
+        seen.append(sorted(allowed.tolist()))
+        return METHODS["ho-sfl"].boundary(allowed, num_blocks)
+
+    built = build_simulation(quick(tiny_folder, fleet={"boundaries": [0, 1, 3]}))
+    experiment = replace(built, method=replace(built.method, boundary=counted))
+    for t in range(3):
+        present = experiment.present(t)
+        assert len(experiment.cohort(t, present)) == 3
+        plans = [experiment.plan(experiment.start, i, present) for i in range(6)]
+        assert [plan.boundary for plan in plans] == [3] * 6
+    assert seen == [[0, 0, 1, 1, 3, 3]]
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("12GiB", 12 * 2**30), ("1.5 MiB", 3 * 2**19), ("2GB", 2 * 10**9), ("4096", 4096)],

@@ -101,8 +101,20 @@ def test_killed_at_any_file_operation_of_a_run_and_of_a_resume(
         killed.check(state)
 
 
+def test_killed_while_a_finished_run_gets_its_adapter_again(killed: Killed) -> None:
+    """The old adapter is left beside the new one, where the next one would be put aside."""
+    run = killed.folder / "returned"
+    shutil.copytree(killed.folder / "whole", run)
+    again = partial(hofl.resume, run, from_round=ROUNDS, launcher=killed.launcher)
+    points = kill_points(again, run, killed.folder / "returned-states")
+    left = [state for state in points.states if (state / "adapter.old.tmp").exists()]
+    assert any((state / "adapter").exists() for state in left)
+    for state in left:
+        killed.check(state)
+
+
 def test_a_killed_process_leaves_the_state_that_was_copied(killed: Killed) -> None:
-    """The oracle of the sweep: real processes that end at a point."""
+    """Oracle of the copies: real processes that end at a point."""
     points = killed.points("again")
     for state in [state for state in points.states if state.name.isdecimal()][1::12]:
         run = killed.folder / f"killed-{state.name}"

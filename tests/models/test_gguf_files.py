@@ -1,5 +1,7 @@
 """A GGUF file as the name of a model: converted once, with the same weights and tokenizer."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -107,13 +109,45 @@ def test_it_is_converted_once_and_again_when_it_changes(tmp_path: Path, cache: P
     assert not list((cache / "models").glob(".fetch-*"))
 
 
+def test_what_a_killed_conversion_left_is_removed_and_one_at_work_is_not(
+    tmp_path: Path, cache: Path
+) -> None:
+    """The folders of two processes, stopped where they convert; one of them is killed there."""
+    path = tmp_path / "tiny.gguf"
+    write(path)
+    code = (
+        "import sys, time; from pathlib import Path; from hofl.models import sources\n"
+        "def convert(gguf, target):\n"
+        "    (target.parent / 'half').write_text('half'); print(target.parent, flush=True)\n"
+        "    time.sleep(600)\n"
+        "sources._convert = convert\n"
+        "sources.converted(Path(sys.argv[1]))"
+    )
+    words = [sys.executable, "-c", code, str(path)]
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as at_work,
+    ):
+        try:
+            left, used = (Path(p.stdout.readline().strip()) for p in (killed, at_work))
+            killed.kill()
+            killed.wait()
+            assert (left / "half").exists()
+            resolve_reference(str(path))
+            assert not left.exists()
+            assert (used / "half").exists()
+        finally:
+            killed.kill()
+            at_work.kill()
+
+
 @pytest.mark.parametrize("content", [b"", b"not a model at all", b"GGUF\x03\x00\x00\x00"])
 def test_a_broken_file_is_one_line(content: bytes, tmp_path: Path, cache: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(content)
     with pytest.raises(HoflError, match=r"cannot convert .*bad\.gguf") as caught:
         resolve_reference(str(tmp_path / "bad.gguf"))
     assert "\n" not in str(caught.value)
-    assert not list((cache / "models").iterdir())
+    assert [path.name for path in (cache / "models").iterdir()] == [".lock"]
 
 
 def test_another_kind_of_model_is_one_line(tmp_path: Path, cache: Path) -> None:

@@ -40,8 +40,10 @@ DEFAULT = DimensionAware(0.75)
 LISTED = 100
 """Fleets larger than this are shown by tier; --json always has every client."""
 SAME = (
-    "A run with this fleet, policy, rounds and seeds draws the same cohorts, as long as no round "
-    "is repeated and no device rests, is absent or changes its boundary."
+    "A simulated run (hofl run) with this fleet, policy, rounds and seeds draws the same cohorts, "
+    "as long as every device trains by zeroth order below its own boundary, no round is repeated "
+    "and no device rests, is absent or changes its boundary. hofl server draws from a secret: "
+    "nobody can foretell its cohorts."
 )
 OTHER = (
     "A run draws other cohorts: this policy depends on the size of d_ZO / q, for which boundaries "
@@ -138,7 +140,7 @@ def sample(
 ) -> None:
     """Show how often each tier and each client takes part, expected and drawn.
 
-    The last line says whether a run with the same settings draws the same cohorts.
+    The last line says whether a simulated run with the same settings draws the same cohorts.
     """
     check_cohort(cohort, clients)
     options: dict[str, Any] = {

@@ -39,12 +39,15 @@ def run(command: Sequence[str]) -> int:
 
     def end(number: int, _frame: FrameType | None) -> None:
         # When the parent was killed, nobody waits for an orderly end.
-        os.kill(process.pid, number if os.getppid() == parent else signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(process.pid, number if os.getppid() == parent else signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, end)
     if os.getppid() != parent:  # killed before its death could be signalled
         process.kill()
     code = _exit_code(process.pid)
+    # Its number is free for any other process now, and what is left has to be ended all the same.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _end_descendants()
     return code if code >= 0 else 128 - code
 

