@@ -257,10 +257,11 @@ def test_the_documented_example_runs_as_it_stands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
-    (table,) = re.findall(r"```csv\n(.*?)```", page, flags=re.DOTALL)
+    table, later = re.findall(r"```csv\n(.*?)```", page, flags=re.DOTALL)
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     config, _chat = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "mail.csv").write_text(table)
+    (tmp_path / "later.csv").write_text(later)
     (tmp_path / "mail.toml").write_text(config)
     monkeypatch.chdir(tmp_path)
     exec(code, {})
