@@ -264,9 +264,13 @@ class Echo:
 
 
 def test_server_memory_does_not_grow_with_the_cohort(tiny_folder: Path) -> None:
-    """Message buffers by tracemalloc and tensors by their live storages, K = 10 against 200."""
+    """Message buffers by tracemalloc and tensors by their live storages, K = 10 against 200.
+
+    The headers of 190 more plans, 1.4 kB each, are all that may be added. The first round is not
+    measured: it imports.
+    """
     peaks = {}
-    for cohort in (10, 200):
+    for cohort in (10, 10, 200):
         config = quick(
             tiny_folder,
             adapter={"kind": "full"},
@@ -287,4 +291,4 @@ def test_server_memory_does_not_grow_with_the_cohort(tiny_folder: Path) -> None:
         tracemalloc.stop()
         assert len(row.answered) == cohort
     one_message = 4 * experiment.layout.size
-    assert peaks[200] < peaks[10] + 2 * one_message
+    assert peaks[200] < peaks[10] + 5 * one_message
