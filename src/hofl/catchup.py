@@ -21,6 +21,7 @@ from hofl.core.layout import Layout
 from hofl.core.wire import pack_message, unpack_message
 from hofl.messages import ClientMetrics, RoundPlan, Upload
 from hofl.methods import Method
+from hofl.rules import DIRECTIONS
 from hofl.server.aggregate import MeanOfScalars, aggregation_of
 from hofl.server.state import Contribution, ServerState, keeper_of
 
@@ -152,8 +153,10 @@ class HeldModels:
 
 def catches_up(method: Method, layout: Layout) -> bool:
     """Tell whether rounds of a method may follow from mean scalars alone."""
+    directions = DIRECTIONS[method.local.directions.name]
+    kept = directions.keep is None or directions.kept_from_means
     replayable = hasattr(aggregation_of(method.aggregation, layout), "replayable")
-    return replayable and method.local.shares_directions
+    return replayable and kept and method.local.shares_directions
 
 
 def _repeated(

@@ -91,11 +91,14 @@ class DirectionTraits:
         keep: ``(layout, **options) -> Keeper`` (``hofl.server.state``) for a rule whose directions
             depend on vectors that the server keeps and sends with every plan; None for the others.
         shared: whether options make the whole cohort use the same directions, hence one key.
+        kept_from_means: what is kept follows, to the bit, from a cohort's mean scalars, so that a
+            client that was away can repeat it (``hofl.catchup``).
     """
 
     make: Maker
     keep: Maker | None = None
     shared: Callable[[Mapping[str, Any]], bool] = lambda options: False
+    kept_from_means: bool = False
 
 
 BOTTOM_RULES: dict[str, BottomTraits] = {
@@ -139,7 +142,10 @@ DIRECTIONS: dict[str, DirectionTraits] = {
     "gaussian": DirectionTraits(make="hofl.core.directions:Gaussian", shared=_if_asked),
     "sphere": DirectionTraits(make="hofl.core.directions:Sphere"),
     "curved": DirectionTraits(
-        make="hofl.core.directions:Curved", keep="hofl.server.curvature:Curvature", shared=_if_asked
+        make="hofl.core.directions:Curved",
+        keep="hofl.server.curvature:Curvature",
+        shared=_if_asked,
+        kept_from_means=True,
     ),
 }
 

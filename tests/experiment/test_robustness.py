@@ -194,4 +194,5 @@ def test_every_row_of_the_metrics_has_the_same_keys(tiny_folder: Path, tmp_path:
     config = quick(tiny_folder, rounds=2, evaluation={"every": 1})
     run = hofl.run(config, tmp_path / "run").path
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert all(set(row) == set(rows[0]) for row in rows)
+    assert set(rows[1]) - set(rows[0]) == {"bottom_signal"}, "the start has no updates"
+    assert all(set(row) == set(rows[1]) for row in rows[1:])

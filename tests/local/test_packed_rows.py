@@ -18,6 +18,9 @@ LENGTHS = (10, 7, 7, 1, 3, 10, 5)
 Q = 2
 RULES = {
     "zeroth-order": LocalRule(optimizer=SGD(lr=1e-3), q=Q, estimator="forward-mode"),
+    "zeroth-order-vector": LocalRule(
+        optimizer=SGD(lr=1e-3), q=Q, estimator="forward-mode", bottom="zeroth-order-vector"
+    ),
     "recompute": LocalRule(optimizer=SGD(lr=1e-3), q=0, bottom="recompute"),
     "frozen": LocalRule(optimizer=SGD(lr=1e-3), q=0, bottom="frozen", surrogate="none"),
 }

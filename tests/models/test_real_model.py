@@ -60,7 +60,8 @@ def test_the_readmes_ten_lines_run_as_they_stand(
 
 def test_ho_fl_ends_well_above_where_it_began(tmp_path: Path) -> None:
     """The demo's own configuration, four of its six rounds."""
-    result = hofl.run(hofl.read_config("demo", ["rounds=4"]), tmp_path / "run")
+    config = hofl.read_config("demo", ["rounds=4", "fleet.strategy=paper"])
+    result = hofl.run(config, tmp_path / "run")
     before, after = result.summary["initial"], result.summary["final"]
     assert after["accuracy"] >= before["accuracy"] + 0.10
     assert after["loss"] < before["loss"] - 0.2

@@ -105,7 +105,8 @@ def test_streamed_mean_is_the_brute_force_mean(rule: str, seed: int, bottoms: tu
 
 def test_every_rule_is_tested_here():
     means, robust = {"mean", "exact-first", "by-precision"}, {"median", "trimmed-mean"}
-    assert set(AGGREGATIONS) == means | robust | {"by-examples", "unbiased"}
+    elsewhere = {"mean-of-scalars"}  # tests/test_catchup.py
+    assert set(AGGREGATIONS) == means | robust | {"by-examples", "unbiased"} | elsewhere
 
 
 def test_by_examples_is_fedavgs_weighting():

@@ -179,9 +179,10 @@ class Search:
     def _executions(self, boundary: int) -> Iterator[Execution]:
         """Yield executions from the fastest to the leanest."""
         memory, one = self.memory, self.parts(1)
-        ways = [Execution(), one]
+        whole = self._bounded(Execution())
+        ways = [whole, one]
         if boundary < memory.model.num_blocks:
-            ways += [Execution(checkpoint=1), replace(one, checkpoint=1)]
+            ways += [replace(whole, checkpoint=1), replace(one, checkpoint=1)]
         if boundary and memory.streaming:
             ways.append(replace(ways[-1], stream_bottom=True))
         yield from dict.fromkeys(ways)
@@ -194,11 +195,17 @@ class Search:
         work = self.memory.workload
         longest = max(map(sum, work.examples))
         if size * longest >= work.tokens:
-            return Execution()
+            return self._bounded(Execution())
         if work.tokens == longest * work.batch_size:
             count = -(-work.batch_size // size)
-            return Execution(micro_batch=-(-work.batch_size // count))
-        return Execution(micro_tokens=size * longest)
+            return self._bounded(Execution(micro_batch=-(-work.batch_size // count)))
+        return self._bounded(Execution(micro_tokens=size * longest))
+
+    def _bounded(self, execution: Execution) -> Execution:
+        """Return the execution with parts no larger than the configuration asks for."""
+        asked = _cut(self.memory.base)
+        sizes = {name: (size, asked[name]) for name, size in _cut(execution).items()}
+        return replace(execution, **{k: min(filter(None, v), default=0) for k, v in sizes.items()})
 
     def _largest_parts(self, cost: Cost) -> Cost:
         if not any(_cut(cost.execution).values()):
