@@ -63,9 +63,8 @@ def test_devices_of_a_rehearsal_plan_their_own_boundaries_from_their_budgets(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     """Oracle: the same budgets in one process."""
-    unplanned = network_config(
-        tiny_folder, rounds=2, fleet={"clients": 3, "cohort": 3, "boundaries": []}
-    )
+    fleet = {"clients": 3, "cohort": 3, "boundaries": [], "strategy": "paper"}
+    unplanned = network_config(tiny_folder, rounds=2, fleet=fleet)
     rich = unplanned.fleet.model_copy(update={"budgets": ("1GiB",)})
     peaks = {
         row["boundary"]: str(row["peak_bytes"])
@@ -75,8 +74,8 @@ def test_devices_of_a_rehearsal_plan_their_own_boundaries_from_their_budgets(
     }
     planned = [2, 0, 1]
     budgets = tuple(peaks[boundary] for boundary in planned)
-    fleet = unplanned.fleet.model_copy(update={"budgets": budgets})
-    expected = hofl.run(unplanned.model_copy(update={"fleet": fleet}), tmp_path / "in-process")
+    sized = unplanned.fleet.model_copy(update={"budgets": budgets})
+    expected = hofl.run(unplanned.model_copy(update={"fleet": sized}), tmp_path / "in-process")
     run, out = Deployment(unplanned, tmp_path, 0), tmp_path / "rehearsal"
     words = ["fleet", str(run.source), "--memory", ",".join(budgets), "--out", str(out)]
     code, output = run_process(*words)
@@ -85,6 +84,24 @@ def test_devices_of_a_rehearsal_plan_their_own_boundaries_from_their_budgets(
     there = dict(enumerate(planned))
     assert [row.present for row in rows[1:]] == [there] * 2
     assert f"device-1 joined: boundary 0 with {budgets[1]}, " in output
+    assert adapter_bytes(out) == adapter_bytes(expected.path)
+    nobody_left(run)
+
+
+def test_devices_of_a_rehearsal_train_exactly_where_they_can(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Two devices run backward, one cannot. Oracle: the same devices in one process."""
+    devices = [{"memory": "1GiB"}, {"memory": "1GiB", "backward": False}, {"memory": "200MiB"}]
+    fleet = {"clients": 3, "cohort": 3, "boundaries": [], "devices": devices}
+    config = network_config(tiny_folder, rounds=2, fleet=fleet)
+    expected = hofl.run(config, tmp_path / "in-process")
+    run, out = Deployment(config, tmp_path, 0), tmp_path / "rehearsal"
+    code, output = run_process("fleet", str(run.source), "--out", str(out))
+    assert code == 0, output
+    exact, forward_only = {"bottom": "recompute", "uplink_bits": 4}, {"surrogate": "end-to-end"}
+    rules = RunDirectory(out).metrics()[-1].rules
+    assert rules == {0: exact, 1: forward_only, 2: exact}
     assert adapter_bytes(out) == adapter_bytes(expected.path)
     nobody_left(run)
 
