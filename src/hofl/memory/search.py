@@ -203,9 +203,10 @@ class Search:
 
     def _bounded(self, execution: Execution) -> Execution:
         """Return the execution with parts no larger than the configuration asks for."""
-        asked = _cut(self.memory.base)
-        sizes = {name: (size, asked[name]) for name, size in _cut(execution).items()}
-        return replace(execution, **{k: min(filter(None, v), default=0) for k, v in sizes.items()})
+        asked, bounds = _cut(self.memory.base), _cut(execution)
+        for name, size in bounds.items():
+            bounds[name] = min(filter(None, (size, asked[name])), default=0)
+        return replace(execution, **bounds)
 
     def _largest_parts(self, cost: Cost) -> Cost:
         if not any(_cut(cost.execution).values()):
