@@ -102,10 +102,14 @@ def test_a_wrong_clock_is_reported_and_costs_no_answer(
     engine = local_engine(experiment, LocalBridge(LocalGrid(sockets)), tmp_path, say=lines.append)
     _, row = one_round(experiment, engine, experiment.start, lambda *_: None)
     assert row.answered == [0, 1, 2]
-    assert [line for line in lines if "clock" in line] == [
-        "device-1: its clock is 400 s ahead of the server's; set it there.",
-        "device-2: its clock is 400 s behind the server's; set it there.",
+    reported = [line for line in lines if "clock" in line]
+    assert [re.sub(r"is [\d.]+ s", "is S s", line) for line in reported] == [
+        "device-1: its clock is S s ahead of the server's; set it there.",
+        "device-2: its clock is S s behind the server's; set it there.",
     ]
+    for line in reported:
+        measured = float(re.search(r"is ([\d.]+) s", line)[1])
+        assert measured == pytest.approx(400, abs=100), "a crowded machine is slow"
 
 
 def test_a_clock_that_is_set_in_a_run_costs_at_most_one_answer(
