@@ -12,7 +12,7 @@ COMPUTING := tests/test_algorithm.py tests/test_golden.py tests/contracts tests/
 TOOLS := .venv-tools
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup lock demo test test-isa test-network fuzz lint bench wheel audit clean
+.PHONY: setup lock demo test test-isa test-network test-trackers fuzz lint bench results site wheel audit clean
 
 setup: $(READY)
 
@@ -56,12 +56,28 @@ test-isa: setup
 test-network: setup
 	$(BIN)/python -m pytest -m network -rs
 
+# Weights & Biases and MLflow with their real libraries, which are many: beside the environment, not in it.
+test-trackers: setup
+	test -d .trackers || $(PIP) --target .trackers --constraint constraints.txt --requirement tools/trackers.txt
+	PYTHONPATH=.trackers $(BIN)/python -m pytest -rs tests/tracking
+
 # 100,000 fuzzed plans and uploads, for a nightly run; `make test` tries 5,000.
 fuzz: setup
 	HOFL_FUZZ=100000 $(BIN)/python -m pytest -q tests/test_fuzz.py
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
+
+# The pages of docs/results, from the comparisons in runs/results that are there.
+results: setup
+	$(BIN)/python tools/make_results.py
+
+# The documentation as pages in build/site that open from disk; nothing is fetched from a network.
+site: setup
+	$(BIN)/python tools/write_cli_page.py
+	$(BIN)/python tools/draw_concepts.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site: build/site/index.html"
 
 # The wheel, and beside it a software bill of materials (CycloneDX) of what it was built and tested with.
 wheel: setup $(TOOLS)
@@ -73,4 +89,4 @@ audit: $(TOOLS)
 	$(TOOLS)/bin/pip-audit --require-hashes --disable-pip --requirement requirements.lock
 
 clean:
-	rm -rf $(VENV) $(TOOLS) build dist
+	rm -rf $(VENV) $(TOOLS) .trackers build dist

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from import_graph import LAYERS, LEVEL, ROOT, edges, imports, modules, named, part_of, reduced
 
-from hofl import rules
+from hofl import rules, workflows
 
 TOOLS = Path(__file__).parents[1] / "tools"
 MODULES = modules()
@@ -44,14 +44,16 @@ def test_imports_point_downwards(path: Path) -> None:
 def test_what_is_started_or_loaded_by_name_lies_below_too(path: Path) -> None:
     """Processes (``python -m``) and objects (``module:name``) are imports in disguise.
 
-    ``hofl/__init__`` is the public surface. ``rules`` is a registry: an entry names the code that a
-    client imports when it first runs that part, so that whoever only reads the entry loads nothing.
+    ``hofl/__init__`` is the public surface. ``rules`` and ``workflows`` are registries: an entry
+    names the code that is imported when that part first runs, so that whoever only reads the entry
+    loads nothing.
     """
     if part_of(path) == "__init__":
         return
-    listed = set()
-    if path == Path("rules.py"):
-        entries = [entry for table in rules.PARTS.values() for entry in table.values()]
+    listed, tables = set(), {Path("rules.py"): rules.PARTS.values()}
+    tables[Path("workflows.py")] = [workflows.WORKFLOWS]
+    if path in tables:
+        entries = [entry for table in tables[path] for entry in table.values()]
         makers = [maker for entry in entries for maker in vars(entry).values()]
         listed = {maker.split(":")[0] for maker in makers if isinstance(maker, str)}
     assert upward(path, named(SOURCES[path])) <= listed
@@ -96,16 +98,21 @@ def test_the_page_and_the_picture_are_up_to_date() -> None:
         ("typer", {"cli"}),
         ("rich", {"cli"}),
         ("pydantic", {"experiment"}),
+        ("tqdm", {"experiment"}),
         ("clarabel", {"choosing"}),
         ("scipy", {"choosing"}),
         ("datasets", {"data"}),
-        ("huggingface_hub", {"data"}),
+        ("huggingface_hub", {"data", "experiment"}),
         ("pyarrow", {"data"}),
-        ("matplotlib", {"report"}),
+        ("matplotlib", {"reporting"}),
         ("flwr", {"deploy"}),
-        ("psutil", {"deploy"}),
+        ("psutil", {"core", "deploy"}),
         ("cryptography", {"deploy"}),
         ("dp_accounting", {"server"}),
+        ("tensorboard", {"tracking"}),
+        ("wandb", {"tracking"}),
+        ("mlflow", {"tracking"}),
+        ("rouge_score", {"evaluation"}),
     ],
 )
 def test_a_library_is_used_in_its_home_only(library: str, homes: set[str]) -> None:

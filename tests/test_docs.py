@@ -1,13 +1,16 @@
 """The documents: links, examples and tables hold, lines are wrapped, nothing is left to fill in."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import hofl
+from hofl.cli.commands import COMMANDS, LazyGroup, app
 from hofl.core.optim import AdamW
 from hofl.methods import PART_OPTIONS
 from hofl.sampling.policies import POLICIES
@@ -18,7 +21,7 @@ SECTIONS = {
     if f"{name.title()}Config" in hofl.__all__
 }
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WIDTH = 110
 FENCE = re.compile(r"^ *```")
 UNBREAKABLE = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)")
@@ -49,6 +52,12 @@ def test_links_into_pages_lead_to_a_heading(page: Path) -> None:
 
 def test_the_speed_table_is_what_the_benchmarks_wrote() -> None:
     words = [sys.executable, str(ROOT / "tools" / "speed_table.py"), "--check"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+def test_the_configuration_page_is_what_the_code_says() -> None:
+    words = [sys.executable, str(ROOT / "tools" / "configuration_page.py"), "--check"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
 
@@ -87,11 +96,37 @@ def test_configuration_keys_of_a_page_exist(page: Path) -> None:
     options = {"name", "statistics", *vars(AdamW(lr=1.0))}
     options |= {option for kind in POLICIES.values() for option in kind.__annotations__}
     text = re.sub(r"^```python\n.*?^```$", "", page.read_text(), flags=re.M | re.S)
-    for section, key, option in KEY.findall(text.replace("model.safetensors", "")):
+    text = re.sub(r"model.safetensors|fleet.toml|data.md", "", text)
+    for section, key, option in KEY.findall(text):
         assert key in SECTIONS[section], f"{section}.{key}"
         if option:
             assert key in PART_OPTIONS, f"{section}.{key}.{option}"
             assert option in options, f"{section}.{key}.{option}"
+
+
+def test_the_overview_shows_every_command() -> None:
+    text = (ROOT / "docs" / "index.md").read_text()
+    shown = text.split("## Commands at a glance")[1].split("```")[1]
+    names = [name for panel in COMMANDS.values() for name in panel]
+    assert [name for name in names if not re.search(rf"^hofl {name}\b", shown, re.M)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
+    if page.name in HISTORY:
+        return
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.M | re.S)
+    text = "".join(body for language, body in fences if language in ("", "sh"))
+    for line in re.findall(r"^(hofl [a-z].*)", text.replace("\\\n", " "), re.M):
+        command = typer.main.get_command(app)
+        words = shlex.split(line, comments=True)[1:]
+        while isinstance(command, LazyGroup) and words and not words[0].startswith("-"):
+            command = command.load(words.pop(0))
+        known = {
+            name for option in command.params for name in (*option.opts, *option.secondary_opts)
+        }
+        given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert given <= known | {"--help", "--version", "--install-completion"}, line
 
 
 def test_nothing_is_left_to_fill_in() -> None:
@@ -128,3 +163,5 @@ def test_the_examples_of_extending_train_together(tiny_folder: Path, tmp_path: P
     assert re.findall(r"^round (\d): loss \d", done.stdout, re.M) == ["1", "2"]
     rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert all('"refused": {}' in row for row in rows)
+    figures = (tmp_path / "run" / "figures.txt").read_text().splitlines()
+    assert [line.split(" ")[0] for line in figures] == ["0", "1", "2"]

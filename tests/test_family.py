@@ -9,7 +9,7 @@ from hofl.cli.commands import app
 from hofl.family import EXPLAINED, GROUPS, down, up
 from hofl.methods import METHODS
 from support.models import BLOCKS, tiny
-from support.steps import participate, plan_for
+from support.steps import participate, plan_for, tiny_for
 
 each = pytest.mark.parametrize("name", METHODS)
 
@@ -22,7 +22,8 @@ def test_every_method_is_explained_and_nothing_else() -> None:
 @each
 def test_what_goes_up_is_what_a_client_uploads(name: str) -> None:
     """Against a real upload of the method's own rule at the boundary that it cuts at."""
-    model, method = tiny("llama"), METHODS[name]
+    method = METHODS[name]
+    model = tiny_for(method.local.surrogate, "llama")
     boundary = int(method.boundary(np.array([2]), BLOCKS)[0])
     upload, _ = participate(model, plan_for(model, boundary, method.local))
     said = up(method)

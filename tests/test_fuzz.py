@@ -24,7 +24,7 @@ from hofl.core.optim import SGD, AdamW
 from hofl.core.packing import pack
 from hofl.core.privacy import Privacy
 from hofl.local.step import LocalParts
-from hofl.messages import ClientMetrics, RoundPlan, Upload, bottom_hash
+from hofl.messages import ClientMetrics, RoundPlan, Upload, vector_hash
 from hofl.rules import LocalRule, Part
 from hofl.server.checks import UploadLimits, check_size, check_upload, plan_as_answered
 
@@ -61,7 +61,7 @@ def answer(plan: RoundPlan) -> Upload:
         scalars=torch.full(plan.scalars_shape(LAYOUT), 0.5),
         difference=pack(difference, plan.rule.uplink_bits, plan.rounding()),
         metrics=ClientMetrics(1.25, 40, checks=1, signal=0.5, noise=0.001, peak_bytes=2**30),
-        bottom_hash=bottom_hash(torch.zeros(1)),
+        bottom_hash=vector_hash(torch.zeros(1)),
     )
 
 

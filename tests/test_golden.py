@@ -25,7 +25,7 @@ GOLDEN = json.loads(FILE.read_text())
 MESSAGES = ("plan", "upload", "upload in 4 bits")
 CHANGED = (
     "{} is not what {} holds: this changes the protocol, and other versions no longer understand "
-    "it or rebuild other numbers. If that is meant, raise SCHEMA in messages.py, say so in the "
+    "it or rebuild other numbers. If that is meant, raise SCHEMA in core/wire.py, say so in the "
     "changelog, and run: python tools/make_golden_messages.py tests/golden/messages.json"
 )
 RULE = {

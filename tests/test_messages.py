@@ -266,6 +266,7 @@ def test_shape_that_overflows_is_refused():
         {"vectors": {"scale": torch.ones(77)}},
         {"verify": True},
         {"privacy": Privacy(noise=1.0, scalar_clip=1.0, difference_clip=1.0)},
+        {"start": "a" * 64},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -279,5 +280,5 @@ def test_the_digest_is_of_everything_a_plan_says(changes: dict):
 def test_every_field_of_a_plan_is_in_the_digest():
     """A field that is added has to be added above, too."""
     names = {"run", "round", "client", "boundary", "key", "seed", "layout", "rule", "w"}
-    names |= {"vectors", "verify", "privacy"}
+    names |= {"vectors", "verify", "privacy", "start"}
     assert {field.name for field in fields(RoundPlan)} == names

@@ -16,6 +16,7 @@ from hofl.core.version import VERSION as __version__  # noqa: N811
 if TYPE_CHECKING:
     from hofl.comparing.schedule import compare
     from hofl.core.errors import HoflError, UploadRefused
+    from hofl.experiment.callbacks import BestCheckpoint, EarlyStopping, ProgressBar
     from hofl.experiment.check import check
     from hofl.experiment.config import (
         AdapterConfig,
@@ -26,20 +27,29 @@ if TYPE_CHECKING:
         ModelConfig,
         PrivacyConfig,
         ServerConfig,
+        TrackingConfig,
         read_config,
     )
     from hofl.experiment.data_config import CustomConfig, DataConfig, TaskConfig
+    from hofl.experiment.events import Callback, StopTraining
     from hofl.experiment.fleet_config import FleetConfig
-    from hofl.experiment.launch import Result, resume, run
-    from hofl.experiment.scoring import config_of, score, score_predictions
+    from hofl.experiment.handover import with_data
+    from hofl.experiment.launch import resume, run
+    from hofl.experiment.result import Result
+    from hofl.experiment.scoring import config_of, evaluate
+    from hofl.memory.advice import plan
     from hofl.methods import METHODS, Method, method
     from hofl.models.loading import load_model
+    from hofl.reporting.html import report
 
 _HOMES = {
     "hofl.comparing.schedule": ("compare",),
-    "hofl.experiment.launch": ("Result", "resume", "run"),
+    "hofl.experiment.launch": ("resume", "run"),
+    "hofl.experiment.result": ("Result",),
     "hofl.core.errors": ("HoflError", "UploadRefused"),
+    "hofl.experiment.callbacks": ("BestCheckpoint", "EarlyStopping", "ProgressBar"),
     "hofl.experiment.check": ("check",),
+    "hofl.experiment.events": ("Callback", "StopTraining"),
     "hofl.experiment.config": (
         "AdapterConfig",
         "EngineConfig",
@@ -50,20 +60,27 @@ _HOMES = {
         "ModelConfig",
         "PrivacyConfig",
         "ServerConfig",
+        "TrackingConfig",
         "read_config",
     ),
     "hofl.experiment.data_config": ("CustomConfig", "DataConfig", "TaskConfig"),
-    "hofl.experiment.scoring": ("config_of", "score", "score_predictions"),
+    "hofl.experiment.handover": ("with_data",),
+    "hofl.experiment.scoring": ("config_of", "evaluate"),
+    "hofl.memory.advice": ("plan",),
     "hofl.methods": ("METHODS", "Method", "method"),
     "hofl.models.loading": ("load_model",),
+    "hofl.reporting.html": ("report",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "METHODS",
     "AdapterConfig",
+    "BestCheckpoint",
+    "Callback",
     "CustomConfig",
     "DataConfig",
+    "EarlyStopping",
     "EngineConfig",
     "EvaluationConfig",
     "ExperimentConfig",
@@ -73,21 +90,26 @@ __all__ = [
     "MethodConfig",
     "ModelConfig",
     "PrivacyConfig",
+    "ProgressBar",
     "Result",
     "ServerConfig",
+    "StopTraining",
     "TaskConfig",
+    "TrackingConfig",
     "UploadRefused",
     "__version__",
     "check",
     "compare",
     "config_of",
+    "evaluate",
     "load_model",
     "method",
+    "plan",
     "read_config",
+    "report",
     "resume",
     "run",
-    "score",
-    "score_predictions",
+    "with_data",
 ]
 
 

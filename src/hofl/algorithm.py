@@ -18,7 +18,7 @@ from hofl.core.optim import add_proximal
 from hofl.core.packing import pack, unpack
 from hofl.local.site import PLAIN, Execution, Site
 from hofl.local.step import LocalParts, hybrid_gradients
-from hofl.messages import WITHHELD, ClientMetrics, RoundPlan, Upload, bottom_hash
+from hofl.messages import WITHHELD, ClientMetrics, RoundPlan, Upload, vector_hash
 from hofl.server.aggregate import Aggregation
 from hofl.server.replay import replay
 from hofl.server.state import Contribution, Keeper, ServerState
@@ -89,7 +89,7 @@ def client_update(
         scalars=torch.stack(scalars),  # [E, q]
         difference=pack(difference, rule.uplink_bits, plan.rounding()),
         metrics=metrics,
-        bottom_hash=bottom_hash(w_zo) if plan.verify and len(scalars[0]) else "",
+        bottom_hash=vector_hash(w_zo) if plan.verify and len(scalars[0]) else "",
     )
 
 
@@ -105,7 +105,7 @@ def reconstruct(plan: RoundPlan, upload: Upload, layout: Layout) -> Tensor:
     dense.copy_(unpack(upload.difference, plan.rule.uplink_bits, len(dense)))
     if upload.scalars.shape[1] > 0:
         w_e = replay(plan, upload.scalars, layout)
-        if plan.verify and bottom_hash(w_e) != upload.bottom_hash:
+        if plan.verify and vector_hash(w_e) != upload.bottom_hash:
             raise UploadRefused("the replayed bottom segment is not the one the client reports")
         delta[: len(w_e)] = w_e - plan.w[: len(w_e)]
     if not torch.isfinite(plan.w + delta).all():

@@ -11,7 +11,7 @@ from hofl.core.errors import HoflError
 from hofl.methods import METHODS, Method
 from hofl.rules import DIRECTIONS
 
-FIRST, ZEROTH, HYBRID = "first-order", "zeroth-order", "hybrid"
+FIRST, ZEROTH, HYBRID, SPLIT = "first-order", "zeroth-order", "hybrid", "split"
 PAPER = "HO-FL's paper"
 _HYBRID_STEPS = (
     "each client cuts at its own boundary: blocks 0..b-1 are bottom, the others and the head top",
@@ -33,11 +33,14 @@ class Explained:
     """What a person asks about a method.
 
     Args:
-        group: first-order, zeroth-order or hybrid.
+        group: first-order, zeroth-order, hybrid or split.
         steps: the algorithm, one line each.
         equations: where it is in HO-FL's paper.
         source: where it comes from.
         catches_up: a client that was away may get mean scalars instead of w (``hofl.catchup``).
+        travels: of a split method, the categories of its ledger (``hofl.twoparty.ledger``).
+        client: what a split client holds and runs.
+        server: what a split server holds and runs.
     """
 
     group: str
@@ -45,6 +48,9 @@ class Explained:
     equations: str
     source: str
     catches_up: bool = False
+    travels: tuple[str, ...] = ()
+    client: str = "the whole model"
+    server: str = "w, without the model"
 
 
 EXPLAINED: dict[str, Explained] = {
@@ -61,23 +67,56 @@ EXPLAINED: dict[str, Explained] = {
         source=PAPER,
     ),
     "ho-sfl": Explained(
-        group=HYBRID,
+        group=SPLIT,
         steps=(
-            "HO-FL's step with one common boundary and E = 1",
-            "the local step of HO-SFL in HO-FL's workflow: the client holds the top, too",
+            "the server draws a cohort; a client first repeats the steps it missed",
+            "z = f_ZO(x; w_ZO) without a graph, up with the labels",
+            "the server: g_FO and delta at z; delta down",
+            "s_j = <delta, f_ZO(x; w_ZO + mu u_j) - z> / mu for q directions that all share; up",
+            "means over the cohort: one step of the top, one step of every client's bottom",
         ),
-        equations="appendix A, the surrogate <delta, f_ZO(x; v)>",
-        source="HO-SFL; the step only, without its split workflow",
+        equations="Eq. (4); appendix A, the surrogate <delta, f_ZO(x; v)>",
+        source="HO-SFL",
+        travels=(
+            *("act_up", "labels_up", "loss_down", "grad_down"),
+            *("scalars_up", "scalars_down", "seeds"),
+        ),
+        client="w_ZO and its optimizer; forward passes of the bottom, no graph",
+        server="w_FO and its optimizer; backpropagation through the top",
     ),
     "hosl": Explained(
-        group=HYBRID,
+        group=SPLIT,
         steps=(
-            "one common boundary, E = 1",
-            "s_j = [l(w_ZO + mu u_j) - l(w_ZO - mu u_j)] / (2 mu) through bottom and top",
-            "the top's gradient is taken at the unperturbed z; both segments step",
+            "z = f_ZO(x; w_ZO) up with the labels; the server keeps g_FO at z",
+            "for each of q directions: z at w_ZO + mu u_j and at w_ZO - mu u_j up, losses down",
+            "s_j = [l(w_ZO + mu u_j) - l(w_ZO - mu u_j)] / (2 mu), the top as it is",
+            "the top steps with g_FO, the bottom with (1/q) sum_j s_j u_j",
+            "with fleet.clients=1 it is the original; with more, scalars are averaged as in ho-sfl",
         ),
         equations="appendix A, the end-to-end surrogate",
-        source="HOSL; the step only, without its split workflow",
+        source="HOSL; its step size is not known, 1e-3 stands in",
+        travels=("act_up", "labels_up", "loss_down", "scalars_up", "scalars_down", "seeds"),
+        client="w_ZO; forward passes of the bottom, no graph",
+        server="w_FO; backpropagation through the top, and 2 q forward passes",
+    ),
+    "heron-sfl": Explained(
+        group=SPLIT,
+        steps=(
+            "clients get the common w_ZO and auxiliary head theta",
+            "E times: s = [l_aux(w_ZO + mu u, theta + mu v) - l_aux(w_ZO, theta)] / mu along one "
+            "direction (u, v); w_ZO and theta step",
+            "every k-th z goes up with its labels; the server takes one step of its only top for "
+            "each, client after client; nothing comes down",
+            "weights of bottoms and heads are averaged; inference is bottom and top, no head",
+        ),
+        equations="appendix A, the auxiliary surrogate",
+        source="HERON-SFL, arXiv 2601.09076; k = 5 and the step size stand in for unknown ones",
+        travels=(
+            *("act_up", "labels_up", "client_weights_up", "client_weights_down"),
+            *("auxiliary_weights_up", "auxiliary_weights_down"),
+        ),
+        client="w_ZO, theta, final norm and unembedding; forward passes, no graph",
+        server="w_FO and its optimizer; backpropagation through the top",
     ),
     "recompute": Explained(
         group=FIRST,
@@ -153,7 +192,7 @@ EXPLAINED: dict[str, Explained] = {
         source="MeZO",
     ),
 }
-GROUPS = (FIRST, ZEROTH, HYBRID)
+GROUPS = (FIRST, ZEROTH, HYBRID, SPLIT)
 
 
 def explained(name: str) -> Explained:
@@ -161,6 +200,30 @@ def explained(name: str) -> Explained:
     if name not in METHODS:
         raise HoflError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}.")
     return EXPLAINED[name]
+
+
+WORDS = {
+    "act_up": "activations",
+    "labels_up": "labels",
+    "grad_down": "delta",
+    "loss_down": "losses",
+    "scalars_up": "q scalars",
+    "scalars_down": "mean scalars",
+    "seeds": "keys",
+    "client_weights_up": "w_ZO",
+    "client_weights_down": "w_ZO",
+    "auxiliary_weights_up": "theta",
+    "auxiliary_weights_down": "theta",
+}
+"""Categories of a ledger, in words."""
+
+
+def exchanged(name: str) -> tuple[str, str]:
+    """Return what crosses between client and server of a split method, up and down, in words."""
+    travels = EXPLAINED[name].travels
+    up = [WORDS[category] for category in travels if category.endswith("_up")]
+    down = [WORDS[category] for category in travels if not category.endswith("_up")]
+    return ", ".join(up), ", ".join(down) or "nothing"
 
 
 def up(method: Method) -> str:

@@ -52,6 +52,8 @@ class RoundPlan:
         vectors: what else the server keeps and shares, by name, such as a scale per coordinate.
         verify: the client adds a hash of its final bottom segment.
         privacy: how the client protects what it sends; None is not at all.
+        start: hash of the adapter w_0 that the run started from; empty for a fresh one, and then
+            not sent.
     """
 
     run: str
@@ -66,6 +68,7 @@ class RoundPlan:
     vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     verify: bool = False
     privacy: Privacy | None = None
+    start: str = ""
 
     def __post_init__(self) -> None:
         if "w" in self.vectors:
@@ -124,6 +127,8 @@ class RoundPlan:
     def _header(self) -> dict[str, Any]:
         header = {k: v for k, v in vars(self).items() if k not in ("w", "vectors")}
         private = None if self.privacy is None else asdict(self.privacy)
+        if not self.start:
+            del header["start"]
         return {**header, "key": [*self.key], "rule": self.rule.spec(), "privacy": private}
 
     @classmethod
@@ -234,7 +239,7 @@ class Upload:
 
 def _check_plan(plan: RoundPlan) -> None:
     """Refuse a plan with fields or vectors that no server of this version sends."""
-    check_types(plan, str, "run layout", PlanRefused)
+    check_types(plan, str, "run layout start", PlanRefused)
     check_types(plan, int, "round client boundary seed", PlanRefused)
     check_types(plan, bool, "verify", PlanRefused)
     for name, bits in {"round": 63, "client": 32, "boundary": 32, "seed": 64}.items():
@@ -267,6 +272,6 @@ def check_metric(name: str, value: Any, withheld: bool) -> None:
         raise UploadRefused(f"{name} is {printable(repr(value)):.40}, outside {shown}")
 
 
-def bottom_hash(w_bottom: Tensor) -> str:
-    """Return SHA-256 of a bottom segment's bytes."""
-    return hashlib.sha256(w_bottom.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+def vector_hash(vector: Tensor) -> str:
+    """Return SHA-256 of a vector's bytes: a final bottom segment, or the start of a run."""
+    return hashlib.sha256(vector.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -24,6 +24,7 @@ from hofl.sampling.policies import (
     policy_spec,
 )
 from hofl.variants import exact, forward_only, frozen
+from hofl.workflows import WHOLE_MODEL, WORKFLOWS
 
 BoundaryRule = Callable[[np.ndarray, int], np.ndarray]
 """(boundary that each device's memory allows [N], L) -> boundary that the method uses [N]."""
@@ -64,6 +65,8 @@ class Method:
         aggregation: the aggregation rule (``hofl.server.aggregate``).
         own_bottoms: whether a planned device may run another bottom than the method's: exact where
             it can, zeroth-order or frozen where it must.
+        workflow: who holds what in ``hofl split``, from ``hofl.workflows``; ``hofl run`` gives
+            every client the whole model, whatever the method.
     """
 
     summary: str
@@ -72,6 +75,12 @@ class Method:
     policy: Policy = UNIFORM
     aggregation: Part = MEAN
     own_bottoms: bool = False
+    workflow: Part = WHOLE_MODEL
+
+    @property
+    def splits(self) -> bool:
+        """Whether it has a workflow between clients with the bottom and a server with the top."""
+        return WORKFLOWS[self.workflow.name].make is not None
 
     @property
     def one_boundary(self) -> bool:
@@ -170,22 +179,35 @@ METHODS: dict[str, Method] = {
         boundary=all_zeroth_order,
     ),
     "ho-sfl": Method(
-        summary="HO-SFL's step: linear surrogate, one common boundary, E = 1",
+        summary="HO-SFL: linear surrogate, one common boundary, scalars averaged in every step",
         local=replace(_HYBRID, local_steps=1),
         boundary=common_boundary,
+        workflow=Part("shared-steps"),
     ),
     "hosl": Method(
-        summary="HOSL's step: end-to-end surrogate, central difference, one common boundary",
+        summary="HOSL: end-to-end surrogate, central difference, one common boundary",
         local=replace(
-            _HYBRID, surrogate=Part("end-to-end"), estimator=Part("central"), local_steps=1
+            _HYBRID,
+            optimizer=SGD(lr=1e-3),
+            surrogate=Part("end-to-end"),
+            estimator=Part("central"),
+            local_steps=1,
+            q=10,
         ),
         boundary=common_boundary,
+        workflow=Part("shared-steps"),
+    ),
+    "heron-sfl": Method(
+        summary="HERON-SFL: bottom and auxiliary head by zeroth order, weights averaged",
+        local=replace(_HYBRID, optimizer=SGD(lr=1e-3), surrogate=Part("auxiliary-head"), q=1),
+        boundary=common_boundary,
+        workflow=Part("local-steps"),
     ),
 }
 
-OPTIONS = ("optimizer", *RULE_OPTIONS, "policy", "aggregation")
+OPTIONS = ("optimizer", *RULE_OPTIONS, "policy", "aggregation", "workflow")
 """Values of a method that can be replaced; a part is a name, or a table of name and options."""
-PART_OPTIONS = ("optimizer", *PARTS, "policy", "aggregation")
+PART_OPTIONS = ("optimizer", *PARTS, "policy", "aggregation", "workflow")
 """The options that are parts."""
 SHORT: dict[str, tuple[str, str]] = {
     **{key: ("optimizer", key) for key in ("lr", "weight_decay", "beta1", "beta2", "eps")},
@@ -243,8 +265,12 @@ def method(name: str, **options: Any) -> Method:
         changes["own_bottoms"] = False  # whoever names a bottom wants that one
     if "policy" in values:
         changes["policy"] = changed_policy(base.policy, _table(values["policy"]))
-    if "aggregation" in values:
-        changes["aggregation"] = base.aggregation.changed(values["aggregation"])
+    for key in ("aggregation", "workflow"):
+        if key in values:
+            changes[key] = getattr(base, key).changed(values[key])
+    if changes.get("workflow", base.workflow).name not in WORKFLOWS:
+        unknown_name, known = changes["workflow"].name, ", ".join(WORKFLOWS)
+        raise HoflError(f"unknown workflow {unknown_name!r:.40}: choose one of {known}.")
     return replace(base, **changes)
 
 
@@ -254,6 +280,7 @@ def options_of(chosen: Method) -> dict[str, Any]:
         **chosen.local.spec(),
         "policy": policy_spec(chosen.policy),
         "aggregation": chosen.aggregation.spec(),
+        "workflow": chosen.workflow.spec(),
     }
 
 

@@ -67,11 +67,13 @@ class SurrogateTraits:
         make: ``(**options) -> Surrogate`` (``hofl.local.surrogates``).
         judges: measures how the loss changes when the boundary activation moves.
         gives_delta: gives the loss gradient at the boundary.
+        judges_alone: measures without the top, which may then be elsewhere and silent.
     """
 
     make: Maker
     judges: bool = False
     gives_delta: bool = False
+    judges_alone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,9 @@ BOTTOM_RULES: dict[str, BottomTraits] = {
 SURROGATES: dict[str, SurrogateTraits] = {
     "linear": SurrogateTraits(make="hofl.local.surrogates:Linear", judges=True, gives_delta=True),
     "end-to-end": SurrogateTraits(make="hofl.local.surrogates:EndToEnd", judges=True),
-    "auxiliary-head": SurrogateTraits(make="hofl.local.auxiliary:AuxiliaryHead", judges=True),
+    "auxiliary-head": SurrogateTraits(
+        make="hofl.local.auxiliary:AuxiliaryHead", judges=True, judges_alone=True
+    ),
     "none": SurrogateTraits(make="hofl.local.surrogates:TopOnly"),
 }
 ESTIMATORS: dict[str, EstimatorTraits] = {

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 import hofl
-from hofl.cli.commands import BETA_EXAMPLES, LazyGroup, app
+from hofl.cli.commands import GROUPS, LazyGroup, app
 from hofl.methods import METHODS
 from support.runs import quick, run_cli
 
@@ -37,9 +37,20 @@ COMMANDS = {
     "device",
     "fleet",
     "beta",
+    "watch",
+    "paper",
+    "config",
+    "chat",
+    "init",
+    "merge",
+    "push",
+    "split",
 }
-BETA = {"guide", "coverage", "pilot", "measure"}
-ALL = [*sorted(COMMANDS), *(f"beta {name}" for name in sorted(BETA))]
+INNER = {
+    "beta": {"guide", "coverage", "pilot", "measure"},
+    "config": {"show", "diff", "schema"},
+}
+ALL = [*sorted(COMMANDS), *(f"{g} {name}" for g in INNER for name in sorted(INNER[g]))]
 
 
 def loaded(words: str) -> click.Command:
@@ -63,11 +74,10 @@ def help_of(words: str) -> list[str]:
 
 
 def test_the_commands_are_these_and_no_others() -> None:
-    top, beta = loaded(""), loaded("beta")
-    assert isinstance(top, LazyGroup)
-    assert isinstance(beta, LazyGroup)
-    assert set(top.commands) == COMMANDS
-    assert set(beta.commands) == BETA
+    for words, names in {"": COMMANDS, **INNER}.items():
+        group = loaded(words)
+        assert isinstance(group, LazyGroup)
+        assert set(group.commands) == names
 
 
 @pytest.mark.parametrize("words", ["", *ALL])
@@ -90,15 +100,16 @@ def test_help_fits_80_columns_and_cuts_nothing(words: str) -> None:
 @pytest.mark.parametrize("words", ["", *ALL])
 def test_examples_are_commands_that_can_be_read(words: str) -> None:
     for example in examples(words):
-        program, *rest = shlex.split(example)
+        program, *rest = shlex.split(example.rpartition(" | ")[2].partition(" > ")[0])
         assert program == "hofl"
-        name = " ".join(rest[:2] if rest[0] == "beta" else rest[:1])
+        name = " ".join(rest[:2] if rest[0] in INNER else rest[:1])
         assert name in ALL
         loaded(name).make_context(name, rest[len(name.split()) :])  # raises where it cannot
 
 
-def test_beta_alone_shows_how_to_use_it() -> None:
-    assert BETA_EXAMPLES[0] in CliRunner().invoke(app, ["beta"]).output
+@pytest.mark.parametrize("group", INNER)
+def test_a_group_alone_shows_how_to_use_it(group: str) -> None:
+    assert GROUPS[group][2][0] in CliRunner().invoke(app, [group]).output
 
 
 def test_the_version_is_one_line() -> None:
@@ -249,13 +260,13 @@ def test_a_run_is_evaluated_with_its_own_batch_size_unless_told_otherwise(
     from hofl.experiment import scoring
 
     run = hofl.run(quick(tiny_folder, rounds=1, evaluation={"batch_size": 7}), tmp_path / "run")
-    sizes, evaluate = [], scoring.evaluate
+    sizes, scores_of = [], scoring.scores_of
 
     def watched(model, examples, batch_size, *rest):  # type: ignore[no-untyped-def]
         sizes.append(batch_size)
-        return evaluate(model, examples, batch_size, *rest)
+        return scores_of(model, examples, batch_size, *rest)
 
-    monkeypatch.setattr(scoring, "evaluate", watched)
+    monkeypatch.setattr(scoring, "scores_of", watched)
     words = ["evaluate", "--run", str(run.path), "--examples", "9", "--json", *words]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output

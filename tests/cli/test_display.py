@@ -3,13 +3,17 @@
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from hofl.cli.display import RunDisplay, summary_table, wire_line
+from hofl.cli.tables import show_table
 from hofl.experiment.records import Attempt, RoundRecord, RunSummary
+from hofl.reporting.rows import table_of
+from support.cells import cell
 
 SCORES = {"accuracy": 0.5}
 START = {"round": 0, "rounds": 9, "scores": {"accuracy": 0.25}, "note": ""}
@@ -145,3 +149,20 @@ def test_the_folder_of_the_adapter_is_the_last_line(tmp_path: Path) -> None:
     )
     show_result(console, tmp_path, summary)
     assert console.export_text().splitlines()[-1] == f"adapter: {tmp_path / '[b]'}"
+
+
+def test_free_text_is_shown_with_its_perplexity_and_chosen_answers_without() -> None:
+    free = {"token_accuracy": 0.4, "perplexity": 12.5, "rouge_l": 0.37}
+    summary = cell("hofl", 5, 0.5).summary
+    assert summary is not None
+    run = replace(summary, initial={"token_accuracy": 0.3, "perplexity": 20.0}, final=free)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary_table([run, summary]))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert any("30.0 %, ppl 20.00" in line and "40.0 %, ppl 12.50" in line for line in lines)
+    assert "ppl" not in lines[-2]
+    for scores, words in ((free, {"perplexity", "ROUGE-L", "12.50", "37.00 %"}), ({}, set())):
+        console = Console(file=io.StringIO(), width=200)
+        show_table(console, table_of([cell("hofl", 5, 0.5, scores=scores)]))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert {w for w in ("perplexity", "ROUGE-L", "12.50", "37.00 %") if w in text} == words

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 import hofl
-from hofl.cli.commands import BETA, COMMANDS
+from hofl.cli.commands import COMMANDS, GROUPS
 from support.runs import quick
 
 HEAVY = ("torch", "transformers", "peft", "accelerate", "datasets", "pyarrow", "scipy", "flwr")
 SOURCE = Path(hofl.__file__).parent
-REPORT = [f"hofl.report.{path.stem}" for path in (SOURCE / "report").glob("[a-z]*.py")]
+REPORT = [f"hofl.reporting.{path.stem}" for path in (SOURCE / "reporting").glob("[a-z]*.py")]
 READING = ["hofl.experiment.records", "hofl.experiment.runs", "hofl.experiment.config"]
 MODULES = {
     f"hofl.cli.{module}"
-    for table in (COMMANDS, BETA)
+    for table in (COMMANDS, *(group[0] for group in GROUPS.values()))
     for panel in table.values()
     for module, _ in panel.values()
 }
@@ -51,6 +51,9 @@ def loaded(code: str, *words: str) -> list[str]:
         "beta --help",
         "beta guide",
         "beta coverage",
+        "config schema",
+        "config show demo",
+        "config diff demo sst2",
         "data helpdesk",
         "run --help",
     ],

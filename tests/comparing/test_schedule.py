@@ -10,10 +10,10 @@ import pytest
 
 import hofl
 from hofl.comparing.plan import Comparison
-from hofl.comparing.schedule import Pool, Progress, carry_out
+from hofl.comparing.schedule import CellPool, Progress, carry_out
 from hofl.core.errors import HoflError
 from hofl.experiment.runs import config_text
-from hofl.report.rows import Group
+from hofl.reporting.rows import Group
 from support.runs import adapter_bytes, quick, run_cli, start_cli
 
 DIVERGES = "hofl:optimizer.weight_decay=0.0:optimizer.lr=1e9"
@@ -97,7 +97,7 @@ def test_a_finished_comparison_is_shown_without_training(
     def refuse(*_: object) -> None:
         raise AssertionError("nothing is to be trained")
 
-    monkeypatch.setattr(Pool, "_start", refuse)
+    monkeypatch.setattr(CellPool, "_start", refuse)
     whole = Comparison.open(killed)
     Comparison(whole.path, whole.base, whole.arms[:2], whole.seeds).write()
     (group,) = carry_out(Comparison.open(killed), 1, lambda progress: None)
@@ -110,7 +110,7 @@ def test_memory_decides_how_many_run(killed: Path, monkeypatch: pytest.MonkeyPat
     rounds = {"a": 0}
     monkeypatch.setattr("hofl.comparing.schedule.memory_left", lambda: iter([10]))
     monkeypatch.setattr("hofl.comparing.schedule.usable_cores", lambda: 4)
-    pool = Pool(Comparison.open(killed), None)
+    pool = CellPool(Comparison.open(killed), None)
     monkeypatch.setattr(pool, "_rounds", rounds.__getitem__)
     assert pool._may_start(), "the first one always"
     pool._running["a"] = None  # type: ignore[assignment]

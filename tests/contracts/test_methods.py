@@ -18,7 +18,7 @@ from hofl.rules import LocalRule
 from hofl.server.aggregate import aggregation_of
 from hofl.server.checks import UploadLimits, check_upload
 from support.models import BLOCKS, tiny
-from support.steps import participate, plan_for
+from support.steps import participate, plan_for, tiny_for
 
 each = pytest.mark.parametrize("name", METHODS)
 
@@ -26,7 +26,7 @@ each = pytest.mark.parametrize("name", METHODS)
 @each
 @pytest.mark.parametrize("allowed", [1, 2, BLOCKS])
 def test_the_server_rebuilds_the_clients_whole_update(name: str, allowed: int) -> None:
-    model = tiny("llama")
+    model = tiny_for(METHODS[name].local.surrogate, "llama")
     start, rule = model.w.clone(), METHODS[name].local
     rule = replace(rule, local_steps=min(2, rule.local_steps))
     boundary = int(METHODS[name].boundary(np.array([allowed]), BLOCKS)[0])

@@ -133,12 +133,12 @@ CASES: dict[str, tuple[Callable[[], EncodedSet], Callable[[SplitModel], Tensor],
 
 
 def gradients(
-    model: SplitModel, examples: EncodedSet, size: int, boundary: int, bottom: str
+    model: SplitModel, examples: EncodedSet, size: int, boundary: int, bottom: str, tokens: int = 0
 ) -> StepGradients:
     q = 3 if bottom == "zeroth-order" else 0
     rule = LocalRule(optimizer=SGD(lr=0.1), bottom=bottom, q=q, estimator="forward-mode")
-    parts = examples.parts(range(len(examples)), size)
-    assert len(parts) == (1 if size == 0 else -(-len(examples) // size))
+    parts = examples.parts(range(len(examples)), size, tokens)
+    assert tokens or len(parts) == (1 if size == 0 else -(-len(examples) // size))
     site = site_at(model, boundary, DirectionKey(3, 1, 2), 1)
     return hybrid_gradients(site, parts, LocalParts.of(rule, boundary))
 
@@ -165,15 +165,19 @@ def test_loss_and_gradient_equal_autograds_over_the_whole_vocabulary(case: str, 
 def test_scalars_of_parts_equal_those_of_the_whole_batch(case: str, family: str) -> None:
     model, examples = tiny(family), CASES[case][0]()
     whole = gradients(model, examples, 0, 3, "zeroth-order")
-    for size in (1, 3):
-        parts = gradients(model, examples, size, 3, "zeroth-order")
+    for size, tokens in ((1, 0), (3, 0), (0, 20), (2, 20)):
+        parts = gradients(model, examples, size, 3, "zeroth-order", tokens)
         torch.testing.assert_close(parts.scalars, whole.scalars, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(parts.top, whole.top, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("most", "tokens"), [(2, 0), (0, 9), (2, 9), (0, 1)])
-def test_parts_keep_every_example_within_both_bounds(most: int, tokens: int) -> None:
-    examples = word_set()
+@pytest.mark.parametrize("make", [word_set, option_set])
+@pytest.mark.parametrize(("most", "tokens"), [(2, 0), (0, 9), (2, 9), (0, 1), (0, 60)])
+def test_parts_keep_every_example_within_both_bounds(
+    make: Callable[[], EncodedSet], most: int, tokens: int
+) -> None:
+    """Of options that are texts of their own, all count."""
+    examples = make()
     (whole,) = examples.parts(range(7))
     assert whole.texts.tokens.tolist() == examples.batch(range(7)).texts.tokens.tolist()
     parts = examples.parts(range(7), most, tokens)

@@ -106,6 +106,35 @@ def test_devices_of_a_rehearsal_train_exactly_where_they_can(
     nobody_left(run)
 
 
+def test_devices_started_by_hand_keep_to_their_limits(tiny_folder: Path, tmp_path: Path) -> None:
+    """``hofl device`` with every kind of limit. Oracle: what was recorded, in one process."""
+    fleet = {"clients": 3, "cohort": 3, "boundaries": []}
+    adapter = {"rank": 16, "alpha": 4}
+    config = network_config(tiny_folder, rounds=2, fleet=fleet, adapter=adapter)
+    slow = ("--seconds", "3600", "--gflops", "1", "--disk", "1GiB", "--read-speed", "100MiB/s")
+    limits = {
+        0: ("--memory", "1GiB", *slow),
+        1: ("--memory", "1GiB", "--no-backward"),
+        2: ("--memory", "1GiB", "--disk", "0", "--uplink", "1480B"),
+    }
+    with Deployment(config, tmp_path, free_port()) as run:
+        run.serve()
+        for number, options in limits.items():
+            run.add(number, None, *options)
+        run.finished()
+        rows = run.rows()
+        assert [row.answered for row in rows[1:]] == [[0, 1, 2]] * 2
+        exact, forward_only = {"bottom": "recompute", "uplink_bits": 4}, {"surrogate": "end-to-end"}
+        rules = rows[-1].rules
+        assert (rules[0], rules[1]) == (exact, forward_only)
+        assert rules.get(2, {}).get("bottom") != "recompute"
+        present = rows[-1].present or {}
+        assert 0 < present[2] < present[1], "as much of the top as 1480 bytes carry"
+        again = replayed(config, rows, tmp_path / "again")
+        assert adapter_bytes(run.run) == adapter_bytes(again)
+    nobody_left(run)
+
+
 def test_faults_of_worker_hub_and_server_cost_no_bit(
     config: ExperimentConfig, expected: bytes, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import tomli_w
 import torch
 
 import hofl
-from hofl.experiment import check
+from hofl.engines.client import LocalClient
+from hofl.experiment import tiers
 from hofl.experiment.build import build_simulation
+from hofl.messages import RoundPlan
 from hofl.models.split import SplitModel
 from support.runs import own_files, quick, run_cli
 
@@ -69,6 +72,38 @@ def test_the_check_of_the_scalars_is_estimated_once_per_participation(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """With a clock that counts rows through blocks, the estimate is that of real participations."""
+    config = quick(tiny_folder, method={"local_steps": steps}, fleet={"boundaries": [2]})
+    clock = counting_rows(monkeypatch)
+    found = hofl.check(config)
+    experiment = build_simulation(config)
+    plan = experiment.plan(experiment.start, 0, experiment.present(0)).to_bytes()
+    whole = clock(lambda: experiment.client.answer(plan))
+    assert found.cost.train_seconds == config.rounds * config.fleet.cohort * whole
+    assert [tier.seconds for tier in found.tiers] == [whole]
+
+
+def test_devices_are_timed_with_their_own_rules(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them only do inference, which is not what the method's rule is."""
+    rules, answer = [], LocalClient.answer
+
+    def seen(self: LocalClient, message: bytes) -> bytes:
+        rules.append(replace(RoundPlan.from_bytes(message).rule, local_steps=2))
+        return answer(self, message)
+
+    monkeypatch.setattr(LocalClient, "answer", seen)
+    fleet = {"boundaries": [], "devices": [{"memory": "1GiB", "backward": False}]}
+    found = hofl.check(quick(tiny_folder, fleet=fleet))
+    experiment = build_simulation(found.config)
+    own = experiment.present(0).rule(0)
+    assert own != experiment.method.local
+    assert len(rules) > 1
+    assert all(rule == own for rule in rules)
+
+
+def counting_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], float]:
+    """Put a clock that counts rows through blocks in place of the one that times steps."""
     rows, block = 0, SplitModel.block
 
     def counted(self: SplitModel, index: int, hidden: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -82,13 +117,8 @@ def test_the_check_of_the_scalars_is_estimated_once_per_participation(
         return float(rows - start)
 
     monkeypatch.setattr(SplitModel, "block", counted)
-    monkeypatch.setattr(check, "_seconds", clock)
-    config = quick(tiny_folder, method={"local_steps": steps}, fleet={"boundaries": [2]})
-    cost = hofl.check(config).cost
-    experiment = build_simulation(config)
-    plan = experiment.plan(experiment.start, 0, experiment.present(0)).to_bytes()
-    whole = clock(lambda: experiment.client.answer(plan))
-    assert cost.train_seconds == config.rounds * config.fleet.cohort * whole
+    monkeypatch.setattr(tiers, "elapsed", clock)
+    return clock
 
 
 def test_the_time_of_held_out_examples_is_estimated(tiny_folder: Path) -> None:
@@ -153,7 +183,7 @@ def test_a_run_is_scored_with_its_own_threads_and_without_its_training_files(
     threads = []
     torch.set_num_threads(2)
     try:
-        scores = hofl.score(
+        scores = hofl.evaluate(
             hofl.config_of(result.path),
             result.path,
             progress=lambda done, of: threads.append(torch.get_num_threads()),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import hofl
 from hofl.core.errors import HoflError
 from hofl.experiment.config import parse_config, read_config
 from hofl.experiment.method import build_method
@@ -156,7 +157,7 @@ def test_later_change_wins(file: Path):
         ("fleet.cohort=0", "fleet.cohort = 0: .*greater than or equal to 1"),
     ],
 )
-def test_bad_change_is_told_with_its_key(file: Path, change: str, expected: str):
+def test_bad_change_is_reported_with_its_key(file: Path, change: str, expected: str):
     with pytest.raises(HoflError, match=expected):
         read_config(str(file), [change])
 
@@ -174,21 +175,44 @@ def test_bad_change_is_told_with_its_key(file: Path, change: str, expected: str)
     ],
 )
 def test_unknown_key_suggests_the_close_one(values: dict, name: str, suggestion: str):
-    told = message({"model": {"name": "m"}, **values})
-    assert f"unknown key {name!r}, did you mean {suggestion!r}?" in told
+    shown = message({"model": {"name": "m"}, **values})
+    assert f"unknown key {name!r}, did you mean {suggestion!r}?" in shown
 
 
 def test_unknown_key_without_a_close_one_lists_the_allowed_ones():
-    told = message({"model": {"name": "m"}, "engine": {"zzz": 1}})
-    assert "unknown key 'engine.zzz', allowed are device, workers, threads" in told
+    shown = message({"model": {"name": "m"}, "engine": {"zzz": 1}})
+    assert "unknown key 'engine.zzz', allowed are device, workers, threads" in shown
 
 
-def test_all_problems_are_told_at_once():
-    told = message({"rounds": 0, "seed": -1, "fleet": {"dropout": 1.0, "cohorts": 2}, "model": {}})
+def test_all_problems_are_reported_at_once():
+    shown = message({"rounds": 0, "seed": -1, "fleet": {"dropout": 1.0, "cohorts": 2}, "model": {}})
     for part in ("rounds = 0", "seed = -1", "fleet.dropout = 1.0", "'cohort'", "'model.name'"):
-        assert part in told
-    assert told.count(";") == 4
-    assert "\n" not in told
+        assert part in shown
+    assert shown.count(";") == 4
+    assert "\n" not in shown
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("model", {"nam": "m"}),
+        ("fleet", {"cohorts": 2, "dropout": 1.0}),
+        ("fleet", {"devices": [{"memry": "1GiB"}]}),
+        ("method", {"policy": 3}),
+        ("evaluation", {"every": "5"}),
+    ],
+)
+def test_mistakes_in_python_give_the_sentence_of_a_file(section: str, values: dict):
+    """Whether a section is made by itself or inside the whole."""
+    model = {} if section == "model" else {"model": {"name": "m"}}
+    expected = message({**model, section: values})
+    for make in (
+        lambda: getattr(hofl, f"{section.title()}Config")(**values),
+        lambda: hofl.ExperimentConfig(**model, **{section: values}),
+    ):
+        with pytest.raises(HoflError) as caught:
+            make()
+        assert str(caught.value) == expected
 
 
 def test_missing_model_is_named():
@@ -196,14 +220,14 @@ def test_missing_model_is_named():
     assert "'model' is required" in message({})
 
 
-def test_invalid_toml_is_told_with_file_and_place(tmp_path: Path):
+def test_invalid_toml_is_reported_with_file_and_place(tmp_path: Path):
     path = tmp_path / "broken.toml"
     path.write_text('name = "x"\nrounds = = 3\n', encoding="utf-8")
     with pytest.raises(HoflError, match=r"broken\.toml is not valid TOML: .*line 2"):
         read_config(str(path))
 
 
-def test_file_that_cannot_be_read_is_told_with_the_recipes(tmp_path: Path):
+def test_file_that_cannot_be_read_is_reported_with_the_recipes(tmp_path: Path):
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"name = '\xff\xfe'")
     for source, reason in (

@@ -35,6 +35,7 @@ def finished(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> hof
 def test_run_directory_holds_what_the_contract_says(finished: hofl.Result) -> None:
     names = {path.name for path in finished.path.iterdir()}
     assert names == {
+        "asked.toml",
         "config.toml",
         "secret.key",
         "audit.jsonl",

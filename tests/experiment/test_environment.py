@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from hofl.experiment.runs import git_commit
+from hofl.experiment.environment import git_commit
 
 
 def test_looking_at_a_repository_does_not_write_to_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hofl
+from hofl.cli.display import planned_line
 from hofl.core.errors import HoflError
 from hofl.core.sizes import parse_bytes, show_bytes
 from hofl.data.task import FreeText
@@ -20,7 +21,7 @@ from hofl.memory.device import Device
 from hofl.memory.workload import heaviest_workload
 from hofl.methods import METHODS
 from support.number_texts import number_set
-from support.runs import adapter_bytes, quick
+from support.runs import adapter_bytes, own_files, quick
 
 
 def test_one_cut_for_all_is_at_the_most_constrained_device_and_is_looked_for_once(
@@ -130,6 +131,50 @@ def test_measured_peaks_keep_within_the_budgets(
         assert peak <= int(budgets[int(boundary)])
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert {row["boundary"] for row in plan["chosen"].values()} == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices"),
+    [
+        ("paper", [{"memory": "1GiB"}]),
+        ("best", [{"memory": "1GiB"}, {"memory": "1GiB", "uplink": "1MiB"}]),
+    ],
+)
+def test_a_plan_says_what_padded_texts_would_have_needed(
+    strategy: str, devices: list[dict[str, str]], tiny_folder: Path, tmp_path: Path
+) -> None:
+    """One text of 40 words, the others of 5: padded, each of a batch is as long as the first.
+
+    Oracle: the same plan for texts that all have 40 words.
+    """
+    rows = [{"text": "refund " * (5 if i else 40), "kind": "ab"[i % 2]} for i in range(24)]
+    long = [{**row, "text": "refund " * 40} for row in rows]
+    files = [tmp_path / "mixed.jsonl", tmp_path / "long.jsonl"]
+    for file, lines in zip(files, (rows, long), strict=True):
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    fleet = {"boundaries": [], "devices": devices, "strategy": strategy, "clients": 2, "cohort": 2}
+    found, padded = (
+        build_simulation(own_files(tiny_folder, file, file, fleet=fleet)).memory_plan
+        for file in files
+    )
+    assert found["tokens"] < padded["tokens"] == found["padded_tokens"]
+    assert list(found["chosen"]) == ["1GiB", "1GiB, uplink 1MiB"][: len(devices)]
+    for key, chosen in found["chosen"].items():
+        wanted = padded["chosen"][key]
+        assert chosen["padded"] == wanted["padded"]
+        assert chosen["padded"]["peak_bytes"] == wanted["peak_bytes"] > chosen["peak_bytes"]
+        shown = planned_line(key, chosen)
+        assert f"(with padded texts: {wanted['plan']}, peak " in shown
+        tight = str(chosen["peak_bytes"] + chosen.get("headroom_bytes", 0))
+    small = {**fleet, "devices": [{"memory": tight}]}
+    (chosen,) = (
+        build_simulation(own_files(tiny_folder, files[0], files[0], fleet=small))
+        .memory_plan["chosen"]
+        .values()
+    )
+    assert (chosen["boundary"], chosen["micro_tokens"]) == (0, 0)
+    assert chosen["padded"]["plan"] != chosen["plan"]
+    assert planned_line("x", {**chosen, "padded": None}).endswith("texts: nothing would fit)")
 
 
 def test_a_budget_for_nothing_is_one_line(tiny_folder: Path) -> None:

@@ -19,7 +19,7 @@ from hofl.experiment.journal import Journal
 from hofl.experiment.metrics import MetricsFile
 from hofl.experiment.repair import repair
 from hofl.experiment.runs import RunDirectory
-from hofl.report.curves import learning_curve
+from hofl.reporting.curves import learning_curve
 from support.damage import flipped
 from support.runs import adapter_bytes, quick, run_cli, stop_at
 

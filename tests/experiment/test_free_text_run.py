@@ -17,7 +17,7 @@ from hofl.core.errors import HoflError
 from hofl.experiment.build import build_simulation
 from hofl.experiment.check import check
 from hofl.experiment.config import parse_config
-from support.runs import quick
+from support.runs import quick, run_cli
 
 SAID = ("my parcel is late", "the invoice is wrong", "it works\nagain", "please refund the card")
 
@@ -50,6 +50,7 @@ def config_of(
     **changes: Any,
 ) -> hofl.ExperimentConfig:
     custom = {"train": str(path), "test": str(path), "client_column": "who"}
+    changes["evaluation"] = {"samples": 0, **changes.get("evaluation", {})}
     return quick(
         folder,
         rounds=2,
@@ -85,6 +86,12 @@ def test_every_method_trains_on_conversations_and_documents(
     assert 0 <= after["token_accuracy"] <= 1
     card = (result.adapter / "README.md").read_text()
     assert "| perplexity |" in card
+    if method == "hybrid":
+        code, output = run_cli("evaluate", "--run", str(result.path))
+        assert code == 0, output
+        shown = output.replace("\n", " ")
+        assert f"token accuracy {100 * after['token_accuracy']:.2f} %" in shown
+        assert f"perplexity {after['perplexity']:.4f}" in shown
 
 
 def test_perplexity_equals_a_slow_loop_over_the_models_whole_logits(
@@ -95,7 +102,7 @@ def test_perplexity_equals_a_slow_loop_over_the_models_whole_logits(
     config = config_of(
         tiny_folder, path, "chat", METHODS["frozen"], 60, evaluation={"batch_size": 3}
     )
-    found = hofl.score(config)
+    found = hofl.evaluate(config)
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     model = AutoModelForCausalLM.from_pretrained(tiny_folder).eval()
     losses, right = [], []

@@ -103,7 +103,7 @@ def test_ctrl_c_stops_cleanly_and_can_be_resumed(
     [
         (["run", "demo", "--out"], "numpy"),
         (["server", "demo", "--out"], "torch.autograd"),
-        (["fleet", "demo", "--out"], "hofl.experiment.launch"),
+        (["fleet", "demo", "--out"], "hofl.experiment.launcher"),
         (["device", "--server", "127.0.0.1:9092", "--shard", "0", "--home"], "typer"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value,
@@ -125,6 +125,8 @@ def test_ctrl_c_while_libraries_are_loaded_is_one_line(
         if line.rsplit("|", 1)[-1].strip() == library:
             process.send_signal(signal.SIGINT)
             break
+    else:
+        raise AssertionError(f"{library} is no longer loaded by hofl {words[0]}: name another")
     output, errors = process.communicate(timeout=300)
     lines = [line for line in errors.splitlines() if not line.startswith("import time:")]
     lines += output.splitlines()

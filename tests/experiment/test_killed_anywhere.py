@@ -19,7 +19,7 @@ from hofl.deploy.engine import NetworkEngine
 from hofl.deploy.processes import free_port
 from hofl.deploy.server import server_launcher
 from hofl.deploy.transport import Endpoint
-from hofl.experiment.launch import LOCAL, Launcher
+from hofl.experiment.launcher import LOCAL, Launcher
 from hofl.experiment.runs import RunDirectory
 from support.flower_workers import device
 from support.in_process import IN_PROCESS, NAME

@@ -184,6 +184,49 @@ def test_a_device_that_fails_backward_goes_on_without_and_the_server_follows(
     assert private.without_backward(layout) is None, "it would release more than it accounted for"
 
 
+def test_a_device_on_a_network_falls_back_once_and_reports_it(
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It joins as one that runs backward, fails in round 1 and is planned without from round 2."""
+    config = mixed(tiny_folder, [ABLE], fleet={"clients": 1, "cohort": 1})
+    experiment = build_server(config)
+    directory = RunDirectory.create(tmp_path / "run", experiment.config, experiment.secret)
+    settings = WorkerSettings(
+        name="claims-backward",
+        run_config=str(tmp_path / "offer"),
+        shard=0,
+        memory="1GiB",
+        device="cpu",
+        threads=1,
+    )
+    failures: list[str] = []
+    grad = torch.autograd.grad
+
+    def unsupported(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        first = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+        if first.is_meta:
+            return grad(outputs, *args, **kwargs)  # planning needs no device
+        failures.append("backward")
+        raise NotImplementedError("no backward kernel on this device")
+
+    monkeypatch.setattr(torch.autograd, "grad", unsupported)
+    with serving(tmp_path / "s", Worker(settings)):
+        engine = local_engine(
+            experiment, LocalBridge(LocalGrid({1: tmp_path / "s"})), tmp_path, say=lambda _: None
+        )
+        run_rounds(experiment, engine, directory, lambda *_: None)
+    first, *later = directory.metrics()[1:]
+    assert (first.rules[0]["bottom"], first.forward_only) == ("recompute", [0])
+    assert [row.rules[0] for row in later] == [{"surrogate": "end-to-end"}] * 2
+    assert [row.forward_only for row in later] == [[], []]
+    assert all(row.answered == [0] for row in (first, *later))
+    assert len(failures) == 1
+    assert caplog.text.count("going on without backward passes") == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -193,6 +236,11 @@ def test_a_device_that_fails_backward_goes_on_without_and_the_server_follows(
             {"devices": [INFERENCE], "method": {"name": "recompute"}},
             "needs a method whose devices may have bottoms",
         ),
+        (
+            {"devices": [INFERENCE], "method": {"name": "fedavg"}},
+            r"paper plans by memory alone, and a device has other limits \(no backward\)",
+        ),
+        ({"devices": [THIN], "fleet": {"strategy": "paper"}}, r"other limits \(uplink\)"),
     ],
 )
 def test_what_cannot_be_mixed_is_one_line(
@@ -209,6 +257,7 @@ def test_what_cannot_be_mixed_is_one_line(
         ({"memory": "1GiB", "read_speed": "0MiB/s"}, "as a speed above 0: write it as 500MiB/s"),
         ({"memory": "1GiB", "seconds": 5.0}, "needs the device's speed: give gflops"),
         ({"memory": "1GiB", "uplink": "10B"}, r"needs \d+ B of uplink"),
+        ({"memory": "1GiB", "disk": "much"}, "cannot read 'much' as an amount of disk"),
     ],
 )
 def test_a_device_that_cannot_be_planned_is_one_line(

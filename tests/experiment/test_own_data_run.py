@@ -104,7 +104,7 @@ def test_a_run_is_resumed_evaluated_and_repeated_after_its_tree_has_moved(
     hofl.resume(moved / "runs" / "halves")
     assert adapter_bytes(moved / "runs" / "halves") == expected
     run = moved / "runs" / "whole"
-    assert hofl.score(hofl.config_of(run), run)["loss"] == pytest.approx(score, rel=1e-6)
+    assert hofl.evaluate(run=run)["loss"] == pytest.approx(score, rel=1e-6)
     again = hofl.read_config(str(run / "config.toml"), ["rounds=2"])
     assert adapter_bytes(hofl.run(again, moved / "runs" / "again").path) == expected
 

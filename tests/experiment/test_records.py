@@ -206,7 +206,7 @@ def test_events_and_their_facts_are_those_that_are_documented(
     )
     keys = {
         "start": {"round", "rounds", "scores", "note"},
-        "client": {"client", "number", "of"},
+        "client": {"round", "client", "number", "of"},
         "evaluation": {"done", "of"},
     }
     for event, names in keys.items():

@@ -82,6 +82,45 @@ def test_with_the_true_top_for_its_head_it_is_the_end_to_end_surrogate(family: s
     assert head.loss == whole.loss
 
 
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_with_copies_of_the_whole_top_it_is_the_end_to_end_surrogate(family: str) -> None:
+    """The copies' LoRA set to the top's own, B = 0: head and top are the same function of z."""
+    boundary = 2
+    copying = Part.of({"name": HEAD.name, "rank": 2, "blocks": BLOCKS - boundary})
+    model, data = tiny_for(copying, family), batch(1)
+    identity_head(model)
+    top = model.w[model.layout.cut(boundary) :]
+    own = model.layout.surrogate[2].start
+    assert model.layout.cut(0) == own + len(top)
+    model.w[own : model.layout.cut(0)] = top
+    site = site_at(model, boundary, DirectionKey(3, 1, 2), 1)
+    inputs = model.inputs(data.texts)
+    with torch.no_grad():
+        z = model.forward(inputs.hidden, inputs, 0, boundary)
+    head, whole = (feedback_of(part, site, data, z) for part in (copying, Part("end-to-end")))
+    moved = z + 3 * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))
+    expected = whole.change(moved, ANCHOR).item()
+    assert abs(expected) > 1e-4
+    assert head.change(moved, ANCHOR).item() == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    model.w[own : model.layout.cut(0)] *= 1.5
+    assert feedback_of(copying, site, data, z).change(moved, ANCHOR).item() != pytest.approx(
+        expected, rel=1e-3
+    ), "the copies' own matrices count"
+
+
+def test_replay_includes_the_copies_of_blocks() -> None:
+    copying = Part.of({"name": HEAD.name, "rank": 2, "blocks": 1})
+    model = tiny_for(copying, "llama")
+    start = model.w.clone()
+    plan = plan_for(model, 2, replace(RULE, surrogate=copying), verify=True)
+    upload, final = participate(model, plan)
+    assert torch.equal(reconstruct(plan, upload, model.layout), final - start)
+    own = model.layout.cut(0)
+    assert (final[:own] != start[:own]).float().mean() > 0.9
+    with pytest.raises(HoflError, match="a head of 1 blocks does not fit above boundary 4"):
+        participate(model, plan_for(model, BLOCKS, replace(RULE, surrogate=copying)))
+
+
 @pytest.mark.parametrize("boundary", [1, 3, BLOCKS])
 @pytest.mark.parametrize("optimizer", [AdamW(lr=0.01), SGD(lr=0.1)], ids=lambda o: o.name)
 def test_the_server_replays_bottom_and_head_bit_for_bit(
@@ -106,7 +145,12 @@ def test_a_model_without_the_heads_parameters_is_refused_in_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"rank": 0}, "rank must be"), ({"rank": 2.5}, "rank must be"), ({"alpha": 0}, "alpha must")],
+    [
+        ({"rank": 0}, "rank must be"),
+        ({"rank": 2.5}, "rank must be"),
+        ({"alpha": 0}, "alpha must"),
+        ({"blocks": -1}, "blocks must"),
+    ],
 )
 def test_options_that_make_no_sense_are_one_line(options: dict, reason: str) -> None:
     with pytest.raises(HoflError, match=reason):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from hofl.core.errors import HoflError
 from hofl.core.optim import AdamW
 from hofl.local.site import Execution
 from hofl.memory.capability import MEASURED
@@ -21,6 +22,7 @@ from hofl.memory.trace import trace
 from hofl.memory.workload import Workload
 from hofl.models.adapters import Lora
 from hofl.models.loading import build_split
+from hofl.models.quantised import FORMS
 from hofl.rules import LocalRule
 from hofl.variants import exact, forward_only, frozen
 from support.models import BLOCKS, CONFIGS
@@ -30,19 +32,31 @@ RULES = {"hybrid": RULE, "exact": exact(RULE), "frozen": frozen(RULE), "zo": for
 LORA = Lora(rank=2, alpha=4)
 
 
-@pytest.mark.parametrize("storage", ["float32", "bfloat16", "q8_0"])
-def test_predicted_peaks_are_those_of_real_participations(storage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("storage", "files"),
+    [
+        ("float32", "float32"),
+        ("bfloat16", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("float32", "bfloat16"),
+        ("q8_0", "float32"),
+        ("q4_1", "float32"),
+    ],
+)
+def test_predicted_peaks_are_those_of_real_participations(
+    storage: str, files: str, tmp_path: Path
+) -> None:
     """Every rule, streamed or not, in segments or not, in every form of storage: within 3 %."""
-    form = storage if storage == "q8_0" else None
+    form = storage if storage in FORMS else None
     stored = torch.float32 if form else getattr(torch, storage)
+    in_files = getattr(torch, files)
     options = {"adapter": LORA, "storage_dtype": stored, "compute_dtype": torch.float32}
-    AutoModelForCausalLM.from_config(CONFIGS["llama"]).to(stored).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(CONFIGS["llama"]).to(in_files).save_pretrained(tmp_path)
     real = build_split(CONFIGS["llama"], str(tmp_path), form=form, **options)
-    hollow = hollow_model(CONFIGS["llama"], form=form, **options)
-    for (name, rule), stream, checkpoint in product(RULES.items(), (False, True), (0, 1)):
+    hollow = hollow_model(CONFIGS["llama"], form=form, file_dtype=in_files, **options)
+    streams = (False,) if form else (False, True)
+    for (name, rule), stream, checkpoint in product(RULES.items(), streams, (0, 1, 2)):
         boundary = BLOCKS if name == "zo" else BLOCKS - 1
-        if stream and not real.on_disk:
-            continue
         execution = Execution(micro_batch=2, checkpoint=checkpoint, stream_bottom=stream)
         work = Workload.even(rule=rule, batch_size=4, seq_len=24)
         expected = trace(hollow, work, boundary, execution).peak_bytes
@@ -50,6 +64,15 @@ def test_predicted_peaks_are_those_of_real_participations(storage: str, tmp_path
         with measure_peak(real.module, real.device) as peak:
             participate(real, work, boundary, execution)
         assert peak.value == pytest.approx(expected, rel=0.03), (name, stream, checkpoint)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_quantised_blocks_are_not_streamed(form: str, tmp_path: Path) -> None:
+    """They stay in memory, so there is no peak of such a plan: it is refused in one line."""
+    AutoModelForCausalLM.from_config(CONFIGS["llama"]).save_pretrained(tmp_path)
+    with pytest.raises(HoflError, match="keeps frozen block weights in memory") as one:
+        build_split(CONFIGS["llama"], str(tmp_path), adapter=LORA, form=form, stream=True)
+    assert "\n" not in str(one.value)
 
 
 LIMITED = """
@@ -65,6 +88,7 @@ from hofl.memory.profile import participate
 from hofl.memory.workload import Workload
 from hofl.models.adapters import Lora
 from hofl.models.loading import build_split
+from hofl.models.quantised import FORMS
 from hofl.rules import LocalRule
 config, spec, boundary, room = json.loads(sys.argv[1])
 rule = LocalRule.from_spec(spec)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -125,6 +126,25 @@ def test_a_bound_on_tokens_holds_for_lighter_batches_too() -> None:
     planned = trace(empty, Workload.even(rule=HYBRID, batch_size=3, seq_len=30), 1, bound)
     lighter = trace(empty, Workload.even(rule=HYBRID, batch_size=4, seq_len=20), 1, bound)
     assert planned.peak_bytes >= lighter.peak_bytes
+
+
+def test_both_bounds_hold_for_lighter_batches_too() -> None:
+    """Of 60, 45 and 44 tokens the last two share a part; of 60, 40 and 1 the first two do."""
+    both = Execution(micro_batch=2, micro_tokens=100)
+    heavy = Workload(rule=HYBRID, examples=((60,), (45,), (44,)))
+    assert heavy.heaviest_part(both).tokens == 100
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        sizes = np.sort(rng.integers(1, 60, rng.integers(1, 9)))
+        smaller = np.maximum(sizes - rng.integers(0, 20, len(sizes)), 1)
+        works = [
+            Workload(rule=HYBRID, examples=tuple((int(n),) for n in x)) for x in (sizes, smaller)
+        ]
+        bound = Execution(
+            micro_batch=int(rng.integers(0, 4)), micro_tokens=int(rng.integers(0, 90))
+        )
+        planned, lighter = works[0].heaviest_part(bound), works[1].parts(bound)
+        assert planned.tokens >= max(part.tokens for part in lighter), (works, bound)
 
 
 @pytest.fixture(scope="module")

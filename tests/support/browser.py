@@ -45,14 +45,15 @@ class Browser:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def open(self, path: Path, width: int = 1200, *, dark: bool = False) -> None:
-        """Open a file and wait until its figures are drawn."""
+    def open(self, page: Path | str, width: int = 1200, *, dark: bool = False) -> None:
+        """Open a file or an address and wait until its figures are drawn."""
         self.resize(width)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.requests.clear()
         self.complaints.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self.call("Page.navigate", url=url)
         self.run("new Promise(go => document.readyState === 'complete' ? go() : onload = go)")
         self.settle()
 
@@ -71,6 +72,15 @@ class Browser:
         done = self.call("Runtime.evaluate", expression=script, **options)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
+
+    def wait_until(self, condition: str) -> None:
+        """Wait until a script's value is true; it is asked again at every frame."""
+        self.run(f"""new Promise((go, fail) => {{
+            const last = Date.now() + {1000 * PATIENCE};
+            const look = () => ({condition}) ? go()
+                : Date.now() < last ? requestAnimationFrame(look) : fail(new Error("never true"));
+            look();
+        }})""")
 
     def screenshot(self, path: Path) -> None:
         """Write the whole page as an image, for people."""

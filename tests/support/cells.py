@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hofl.experiment.records import RoundRecord, RunSummary
-from hofl.report.cells import Cell
+from hofl.reporting.cells import Cell
 
 CONFIG = {
     "model.name": "m",
@@ -27,11 +27,12 @@ def cell(
     environment: Mapping[str, Any] = {},
     records: Sequence[RoundRecord] = (),
     problem: str = "",
+    scores: Mapping[str, float] = {},
     **summary: Any,
 ) -> Cell:
     """A cell that ended with this score, or did not end when there is none."""
     values = {**CONFIG, "seed": seed, "method.name": method, **config}
-    final: dict[str, Any] = {"accuracy": score, "loss": loss, "examples": 10}
+    final: dict[str, Any] = {"accuracy": score, "loss": loss, "examples": 10, **scores}
     if held_out is not None:
         final["clients"] = {"loss": held_out}
     facts = {"initial": {"accuracy": 0.25}, "uplink_bytes": 10, "downlink_bytes": 20, **summary}

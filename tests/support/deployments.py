@@ -98,11 +98,13 @@ class Deployment:
             words += ["--tls", str(self.tls), "--nodes", str(self.tls / "keys")]
         self._start("server", "server", str(self.source), *words)
 
-    def add(self, number: int, boundary: int) -> None:
-        """Start a device with its shard of the task."""
+    def add(self, number: int, boundary: int | None = None, *options: str) -> None:
+        """Start a device with its shard of the task: at a boundary, or one that plans its own."""
         home = self.folder / f"home-{number}"
-        words = ["--server", f"127.0.0.1:{self.port}", "--shard", str(number)]
-        words += ["--boundary", str(boundary), "--name", f"device-{number}", "--home", str(home)]
+        words = ["--server", f"127.0.0.1:{self.port}", "--shard", str(number), *options]
+        words += ["--name", f"device-{number}", "--home", str(home)]
+        if boundary is not None:
+            words += ["--boundary", str(boundary)]
         if self.tls is not None:
             words += ["--tls", str(self.tls / "devices" / f"device-{number}")]
         self._start(f"device-{number}", "device", *words, "--threads", "1", "--nice", "0")

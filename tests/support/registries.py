@@ -24,7 +24,7 @@ BOTTOM_EXAMPLES: Examples = {
 SURROGATE_EXAMPLES: Examples = {
     "linear": [{}],
     "end-to-end": [{}],
-    "auxiliary-head": [{"rank": 2, "alpha": 4.0}],
+    "auxiliary-head": [{"rank": 2, "alpha": 4.0, "blocks": 0}],
     "none": [{}],
 }
 ESTIMATOR_EXAMPLES: Examples = {"forward": [{}], "central": [{}], "forward-mode": [{}]}

@@ -216,6 +216,6 @@ def _with_mean_gradient(updates: np.ndarray, gradients: np.ndarray) -> np.ndarra
 
 
 def _vectors(gram: np.ndarray) -> np.ndarray:
-    """Vectors with these inner products, [M, M]; eigenvalues that noise made negative are zero."""
+    """Return vectors with these inner products, [M, M]; negative eigenvalues, noise, are zero."""
     values, basis = np.linalg.eigh(gram)
     return basis * np.sqrt(np.maximum(values, 0.0))

@@ -27,10 +27,12 @@ from hofl.choosing.selection import Standing, choice, rungs, standings, survivor
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, parse_config
-from hofl.experiment.launch import advance, prepared, readable_errors
+from hofl.experiment.launch import advance, readable_errors
+from hofl.experiment.launcher import prepared
 from hofl.experiment.method import build_method
+from hofl.experiment.reuse import check_new
 from hofl.experiment.rounds import Observer
-from hofl.experiment.runs import check_new, config_text
+from hofl.experiment.runs import config_text
 from hofl.experiment.tasks import fleet_seed
 from hofl.sampling.policies import (
     DimensionAware,
@@ -196,7 +198,7 @@ class Pilot:
         return outcome
 
     def _chosen_text(self, outcome: PilotOutcome) -> str:
-        """The formal configuration, with a comment on how its beta was chosen."""
+        """Return the formal configuration, with a comment on how its beta was chosen."""
         settings = self.settings
         best = min(outcome.rungs[-1].standings, key=lambda standing: standing.loss)
         betas = ", ".join(f"{beta:g}" for beta in settings.candidates)

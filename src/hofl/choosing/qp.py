@@ -56,7 +56,7 @@ def statistical_qp(statistics: Statistics, cohort: int, floor: float) -> np.ndar
 def _solve(
     matrix: np.ndarray, target: np.ndarray, costs: np.ndarray, low: float, high: float
 ) -> np.ndarray:
-    """The argmin of ||matrix p - target||^2 + costs^T p; the residual is a separate variable."""
+    """Minimise ||matrix p - target||^2 + costs^T p; the residual is a separate variable."""
     try:
         import clarabel
         from scipy import sparse

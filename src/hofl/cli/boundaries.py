@@ -9,7 +9,7 @@ from rich.table import Table
 
 from hofl.cli.display import say
 from hofl.core.sizes import show_bytes
-from hofl.report.figures import Line, Panel
+from hofl.reporting.figures import Line, Panel
 
 if TYPE_CHECKING:
     from hofl.memory.plan import MemoryPlan

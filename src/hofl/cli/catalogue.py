@@ -20,9 +20,10 @@ def methods(
 ) -> None:
     """List the federated methods by group, or explain one: its steps and what travels.
 
-    Every client holds the whole model; what it trains by which order is the method's.
+    With hofl run every client holds the whole model; with hofl split the methods of the last group
+    divide it between clients and a server.
     """
-    from hofl.family import EXPLAINED, GROUPS, down, up
+    from hofl.family import EXPLAINED, GROUPS, SPLIT, down, exchanged, up
 
     console = Console()
     if name is not None:
@@ -32,7 +33,8 @@ def methods(
         table = Table(Column(group, style="bold"), "what it does", "up", "down", box=None)
         for key, method in hofl.METHODS.items():
             if EXPLAINED[key].group == group:
-                table.add_row(key, method.summary, up(method), down(key))
+                travels = exchanged(key) if group == SPLIT else (up(method), down(key))
+                table.add_row(key, method.summary, *travels)
         console.print(table)
         console.print()
     say(console, "hofl methods NAME: the steps of one method.")
@@ -40,7 +42,8 @@ def methods(
 
 def _explain(console: Console, name: str) -> None:
     """Print a method's algorithm, what travels, equations and source."""
-    from hofl.family import down, explained, up
+    from hofl.family import down, exchanged, explained, up
+    from hofl.workflows import WORKFLOWS
 
     entry, method = explained(name), hofl.METHODS[name]
     say(console, f"{name} ({entry.group}): {method.summary}")
@@ -49,7 +52,17 @@ def _explain(console: Console, name: str) -> None:
     rule = method.local
     optimizer = f"{rule.optimizer.name} {rule.optimizer.lr:g}"
     say(console, f"settings: E = {rule.local_steps}, q = {rule.q}, mu = {rule.mu:g}, {optimizer}")
-    say(console, f"up: {up(method)}; down: {down(name)}")
+    if method.splits:
+        sent, got = exchanged(name)
+        workflow = method.workflow.name
+        say(console, f"client: {entry.client}")
+        say(console, f"server: {entry.server}")
+        say(console, f"hofl split ({workflow}): {WORKFLOWS[workflow].summary}")
+        say(console, f"  up: {sent}; down: {got}")
+        say(console, "hofl run, where every client holds the whole model:")
+        say(console, f"  up: {up(method)}; down: {down(name)}")
+    else:
+        say(console, f"up: {up(method)}; down: {down(name)}")
     say(console, f"in the paper: {entry.equations}")
     say(console, f"source: {entry.source}")
 

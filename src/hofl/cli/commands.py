@@ -5,7 +5,7 @@ not wait for them.
 """
 
 from importlib import import_module
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import click
 import typer
@@ -22,14 +22,23 @@ The command is the module's function of that name; the module's EXAMPLES show ho
 COMMANDS: Table = {
     "Train and evaluate": {
         "demo": ("run", "Compare four methods on a real model, in a few minutes."),
+        "init": ("init", "Write a first configuration for a model and data."),
         "check": ("check", "Check a configuration and estimate how long it will take."),
         "run": ("run", "Run an experiment, or resume one."),
+        "split": ("split", "Run HO-SFL, HOSL or HERON-SFL between clients and a server."),
         "compare": ("compare", "Compare methods over seeds and a grid, in one table."),
+        "watch": ("watch", "Show how far runs are, here or live in a browser."),
+        "paper": ("paper", "Show or run the paper's tables and figures."),
         "repair": ("repair", "Bring a damaged run back to work."),
         "audit": ("audit", "Check a run's audit log and print its story."),
         "report": ("report", "Write a page with curves, tables and origins of runs."),
         "curve": ("curve", "Show scores and training losses of runs, round by round."),
         "evaluate": ("evaluate", "Score a model, a run or a file of answers on a task."),
+    },
+    "Use a result": {
+        "chat": ("result", "Talk to a run's model in the terminal."),
+        "merge": ("result", "Merge a run's adapter into its base model."),
+        "push": ("result", "Upload a result to the Hugging Face hub."),
     },
     "Train with real devices": {
         "fleet": ("server", "Rehearse: a server and all its devices on this machine."),
@@ -48,6 +57,7 @@ COMMANDS: Table = {
         "theory": ("theory", "Print the convergence bound against beta."),
     },
     "Look up": {
+        "config": ("config", "Show, compare and describe configurations."),
         "methods": ("catalogue", "List the federated methods, or explain one."),
         "models": ("catalogue", "List the built-in models, or fetch one."),
         "data": ("data", "Show a task's examples, clients and prompts."),
@@ -61,12 +71,35 @@ BETA: Table = {
         "measure": ("measure", "Measure updates before training; compare policies."),
     }
 }
-BETA_EXAMPLES = (
-    "hofl beta guide --data skewed",
-    "hofl beta coverage --clients 30 --cohort 6 --min-participations 16",
-    "hofl beta pilot demo --rounds 8 --out runs/pilot",
-    "hofl beta measure demo --out runs/measured",
-)
+CONFIG: Table = {
+    "Commands": {
+        "show": ("config", "Print every value and where it comes from."),
+        "diff": ("config", "Print the values in which two configurations differ."),
+        "schema": ("config", "Print the JSON schema of configuration files."),
+    }
+}
+GROUPS: dict[str, tuple[Table, str, tuple[str, ...]]] = {
+    "beta": (
+        BETA,
+        "Choose beta, the preference for devices with small zeroth-order parts.",
+        (
+            "hofl beta guide --data skewed",
+            "hofl beta coverage --clients 30 --cohort 6 --min-participations 16",
+            "hofl beta pilot demo --rounds 8 --out runs/pilot",
+            "hofl beta measure demo --out runs/measured",
+        ),
+    ),
+    "config": (
+        CONFIG,
+        "Show, compare and describe configurations.",
+        (
+            "hofl config show demo rounds=3",
+            "hofl config diff runs/a runs/b",
+            "hofl config schema > hofl.schema.json",
+        ),
+    ),
+}
+"""Commands that have commands of their own: those, one line about them, and examples."""
 
 
 def examples(*lines: str) -> str:
@@ -79,10 +112,11 @@ def examples(*lines: str) -> str:
 class LazyGroup(TyperGroup):
     """Commands that are known by name and line until one of them is used."""
 
-    table: ClassVar[Table] = {}
+    table: Table = {}  # noqa: RUF012 -- replaced, never changed
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, table: Table | None = None, **options: Any) -> None:
         super().__init__(**options)
+        self.table = table or type(self).table
         self.commands = {
             name: TyperCommand(name, help=line, rich_help_panel=panel)
             for panel, commands in self.table.items()
@@ -111,12 +145,6 @@ class LazyGroup(TyperGroup):
         return typer.main.get_command(maker)
 
 
-class BetaGroup(LazyGroup):
-    """The commands of ``hofl beta``."""
-
-    table = BETA
-
-
 class TopGroup(LazyGroup):
     """The commands of ``hofl``. Ctrl-C ends them in one line."""
 
@@ -124,12 +152,14 @@ class TopGroup(LazyGroup):
 
     def load(self, name: str) -> click.Command:
         """Import a command's module and return the whole command."""
-        if name != "beta":
+        if name not in GROUPS:
             return super().load(name)
-        return BetaGroup(
-            name="beta",
-            help="Choose beta, the preference for devices with small zeroth-order parts.",
-            epilog=examples(*BETA_EXAMPLES),
+        table, line, lines = GROUPS[name]
+        return LazyGroup(
+            table=table,
+            name=name,
+            help=line,
+            epilog=examples(*lines),
             no_args_is_help=True,
             rich_markup_mode="markdown",
             suggest_commands=False,

@@ -17,7 +17,7 @@ from hofl.core.errors import HoflError
 
 if TYPE_CHECKING:
     from hofl.comparing.schedule import Progress
-    from hofl.report.rows import Group
+    from hofl.reporting.rows import Group
 
 EXAMPLES = {
     "compare": (
@@ -68,10 +68,10 @@ def compare(
         with interrupts.stoppable(console, out, "hofl compare", "comparison.toml"):
             groups = hofl.compare(
                 run, out, methods.split(","), _seeds(seeds), _grid(grid or []), at_once,
-                _Lines(console),
+                Lines(console),
             )  # fmt: skip
     if as_json:
-        from hofl.report.tables import plain_table
+        from hofl.reporting.tables import plain_table
 
         typer.echo(json.dumps(plain_table(groups, target)))
     else:
@@ -86,14 +86,15 @@ def _resumed(console: Console, path: Path, at_once: int | None) -> "list[Group]"
 
     comparison = Comparison.open(path)
     with interrupts.stoppable(console, path, "hofl compare", "comparison.toml"):
-        return carry_out(comparison, at_once, _Lines(console))
+        return carry_out(comparison, at_once, Lines(console))
 
 
-class _Lines:
+class Lines:
     """Say what happens to cells: when they end, and how far the running ones are."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, title: str = "") -> None:
         self._console = console
+        self._title = f"{title}: " if title else ""
         self._told: set[str] = set()
         self._before: Progress | None = None
 
@@ -104,7 +105,10 @@ class _Lines:
         total = ended + len(progress.running) + len(progress.waiting)
         first = self._before is None
         if first and progress.done:
-            say(self._console, f"{len(progress.done)} of {total} cells were finished before")
+            say(
+                self._console,
+                f"{self._title}{len(progress.done)} of {total} cells were finished before",
+            )
             self._told |= set(progress.done)
         for name in progress.done:
             self._tell(name, f"{name}: finished ({ended} of {total} cells)")
@@ -119,7 +123,7 @@ class _Lines:
     def _tell(self, key: str, line: str, style: str = "") -> None:
         if key not in self._told:
             self._told.add(key)
-            say(self._console, line, style)
+            say(self._console, self._title + line, style)
 
 
 def _seeds(text: str) -> int | list[int]:

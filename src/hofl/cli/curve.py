@@ -10,8 +10,8 @@ from rich.table import Table
 
 from hofl.cli.display import say
 from hofl.cli.options import AsJson, Plot
-from hofl.report.curves import curve_panels, learning_curve
-from hofl.report.figures import check_figure, write_panels
+from hofl.reporting.curves import curve_panels, learning_curve
+from hofl.reporting.figures import check_figure, write_panels
 
 EXAMPLES = {
     "curve": (

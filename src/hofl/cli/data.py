@@ -17,7 +17,7 @@ from hofl.data.partition import Pool, split
 from hofl.data.summary import SplitSummary, client_classes, partition_repeats, summarise
 from hofl.data.task import Example, LabelWords, OwnOptions, Prompt, Task
 from hofl.data.tasks import load_task
-from hofl.report.figures import Bars, check_figure, write_bars
+from hofl.reporting.figures import Bars, check_figure, write_bars
 
 EXAMPLES = {
     "data": (

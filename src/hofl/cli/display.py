@@ -66,6 +66,9 @@ class RunDisplay:
                 self._start(facts)
             case "device":
                 say(self._console, facts["text"])
+            case "tracker":
+                line = f"{facts['name']} is left out from here on: {facts['reason']}"
+                say(self._console, line, "yellow")
             case "lost":
                 line = f"round {facts['round']} is repeated: {facts['reason']}"
                 say(self._console, line, "yellow")
@@ -100,7 +103,7 @@ class RunDisplay:
             for line in _refusals(attempt) or [_dropouts(attempt)]:
                 say(self._console, f"round {record.round} was repeated: {line}", "yellow")
         for client in record.forward_only:
-            what = f"client {client} could not run a block backward and went on without"
+            what = f"client {client} could not run a block backward and continued without"
             say(self._console, f"round {record.round}: {what}", "yellow")
         for line in _refusals(record):
             say(self._console, f"round {record.round}: {line}", "yellow")
@@ -117,15 +120,19 @@ class RunDisplay:
 
 
 def planned_line(budget: str, chosen: Mapping[str, Any]) -> str:
-    """Say what was planned for a device; for plain steps, also what padding would have cost."""
-    peak = show_bytes(chosen["peak_bytes"])
-    if "padded" not in chosen:
-        room = show_bytes(chosen["headroom_bytes"])
-        return f"planned for {budget}: {chosen['plan']}, peak {peak} and headroom {room}"
+    """Say what was planned for a device, and what it would have been with padded texts."""
+    line = f"planned for {budget}: {_plan_and_peak(chosen)}"
+    if "headroom_bytes" in chosen:
+        line += f" and headroom {show_bytes(chosen['headroom_bytes'])}"
+    if "padded" not in chosen:  # recorded by an earlier version
+        return line
     padded = chosen["padded"]
-    other = f"boundary {padded['boundary']}" if padded else "nothing would fit"
-    line = f"planned for {budget}: boundary {chosen['boundary']}, peak {peak}"
+    other = "nothing would fit" if padded is None else _plan_and_peak(padded)
     return f"{line} (with padded texts: {other})"
+
+
+def _plan_and_peak(chosen: Mapping[str, Any]) -> str:
+    return f"{chosen['plan']}, peak {show_bytes(chosen['peak_bytes'])}"
 
 
 def _round_note(record: RoundRecord) -> str:
@@ -192,14 +199,20 @@ def summary_table(summaries: Sequence[RunSummary], names: Sequence[str] = ()) ->
     for name, summary in zip(names or [s.method for s in summaries], summaries, strict=True):
         table.add_row(
             name,
-            f"{100 * headline(summary.initial)[1]:.1f} %",
-            f"{100 * headline(summary.final)[1]:.1f} %",
+            _in_table(summary.initial),
+            _in_table(summary.final),
             _range(summary.peak_by_boundary.values()),
             show_bytes(summary.uplink_bytes),
             show_bytes(summary.downlink_bytes),
             f"{summary.seconds:.0f} s",
         )
     return table
+
+
+def _in_table(scores: Scores) -> str:
+    """Return the first score, and the perplexity of free text, which says more."""
+    more = f", ppl {scores['perplexity']:.2f}" if "perplexity" in scores else ""
+    return f"{100 * headline(scores)[1]:.1f} %{more}"
 
 
 def _range(sizes: Collection[int]) -> str:

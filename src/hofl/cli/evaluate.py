@@ -14,6 +14,7 @@ from hofl.cli import interrupts
 from hofl.cli.display import say
 from hofl.cli.options import AsJson
 from hofl.core.errors import HoflError
+from hofl.experiment.records import HEADLINES
 
 EXAMPLES = {
     "evaluate": (
@@ -64,7 +65,7 @@ def evaluate(
         config = config.model_copy(update={section: new})
     began = time.perf_counter()
     if predictions is not None:
-        scores = hofl.score_predictions(config, predictions)
+        scores = hofl.evaluate(config, predictions=predictions)
     else:
         scores = _scored(config, run, examples, quiet=as_json)
     scores["seconds"] = round(time.perf_counter() - began, 1)
@@ -73,10 +74,11 @@ def evaluate(
         return
     if scores["note"]:
         say(Console(), f"note: {scores['note']}", "yellow")
-    percent = {name: scores[name] for name in ("accuracy", "em", "f1") if name in scores}
-    parts = [f"{name} {100 * value:.2f} %" for name, value in percent.items()]
-    if "loss" in scores:
-        parts.append(f"loss {scores['loss']:.4f}")
+    shares = [name for name in (*HEADLINES, "em") if name in scores]
+    parts = [f"{name.replace('_', ' ')} {100 * scores[name]:.2f} %" for name in shares]
+    parts += [f"{name} {scores[name]:.4f}" for name in ("loss", "perplexity") if name in scores]
+    if "tokens" in scores:
+        parts.append(f"{scores['tokens']:,} tokens")
     parts.append(f"{scores['examples']:,} examples")
     if scores.get("unanswered"):
         parts.append(f"{scores['unanswered']:,} of them unanswered")
@@ -105,10 +107,8 @@ def _scored(
             interrupts.check()
             bar.update(shown, completed=done, total=of)
 
-        from hofl.experiment.scoring import score  # takes seconds
-
-        interrupts.check()
-        return score(config, run, examples, progress)
+        interrupts.load("hofl.experiment.scoring")  # takes seconds
+        return hofl.evaluate(config, run=run, examples=examples, progress=progress)
 
 
 def _config(model: str | None, task: str | None, run: Path | None) -> hofl.ExperimentConfig:

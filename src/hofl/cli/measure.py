@@ -58,7 +58,8 @@ def measure(
     """
     from hofl.choosing.measure import advanced, compare_policies, measure_fleet, save_measurement
     from hofl.choosing.moments import LEAST
-    from hofl.experiment.launch import prepared, readable_errors
+    from hofl.experiment.launch import readable_errors
+    from hofl.experiment.launcher import prepared
     from hofl.sampling.water_filling import check_floor
 
     interrupts.check()
@@ -116,7 +117,7 @@ def _limits(measured: "FleetMeasurement") -> list[str]:
 
 
 def _moments(measured: "FleetMeasurement") -> Table:
-    """Means over the clients of each tier."""
+    """Return means over the clients of each tier."""
     table = _table("boundary", "clients", "v_i", "||a_i - mean||^2", "minibatch noise")
     tiers = np.array(measured.boundaries)
     for tier in np.unique(tiers).tolist():

@@ -12,7 +12,7 @@ from hofl.cli.display import say
 from hofl.cli.options import AsJson, Clients, Cohort, Plot, Rounds, Seed, numbers
 from hofl.core.sizes import parse_bytes, show_bytes
 from hofl.core.vectors import check_cohort
-from hofl.report.figures import Line, Panel, write_panels
+from hofl.reporting.figures import Line, Panel, write_panels
 from hofl.sampling.policies import DimensionAware
 from hofl.sampling.tiers import deal_tiers
 
@@ -52,6 +52,7 @@ def memory(
 
     Cohorts are drawn as in a run with the same fleet, rounds and seed; no model is trained.
     """
+    from hofl.memory.cohort import cohort_demands
     from hofl.memory.plan import memory_plan
     from hofl.methods import METHODS, method
 
@@ -66,7 +67,9 @@ def memory(
     plan = memory_plan(model, method("hofl").local, **options)
     pure = memory_plan(model, METHODS["decomfl"].local, **options)
     boundaries = deal_tiers(_tiers(fleet, plan), clients, plan.model.num_blocks, seed, "--fleet")
-    demands = _demands(plan, pure, boundaries, policies, cohort=cohort, rounds=rounds, seed=seed)
+    demands = cohort_demands(
+        plan, pure, boundaries, policies, cohort=cohort, rounds=rounds, seed=seed
+    )
     if plot is not None:
         write_panels(_panels(plan, demands, list(policies), cohort), plot)
     if as_json:
@@ -82,31 +85,6 @@ def memory(
     console.print(_demand_table(demands))
     if plot is not None:
         say(console, f"figure: {plot}")
-
-
-def _demands(
-    plan: "MemoryPlan",
-    pure: "MemoryPlan",
-    boundaries: tuple[int, ...],
-    policies: dict[float, DimensionAware],
-    *,
-    cohort: int,
-    rounds: int,
-    seed: int,
-) -> list["Demand"]:
-    from hofl.memory.cohort import cohort_demand, equal_demand
-
-    dimensions = [plan.plain[b].zo_params for b in boundaries]
-    peaks = [plan.plain[b].peak_bytes for b in boundaries]
-    draws: dict[str, int] = {"cohort": cohort, "rounds": rounds, "seed": seed}
-    return [
-        *(
-            cohort_demand(f"HO-FL, beta {beta:g}", policy, dimensions, peaks, **draws)
-            for beta, policy in policies.items()
-        ),
-        equal_demand("FedAvg", plan.plain[0].peak_bytes, cohort),
-        equal_demand("DeComFL", pure.at(plan.model.num_blocks).peak_bytes, cohort),
-    ]
 
 
 def _tiers(text: str, plan: "MemoryPlan") -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, and how their lists of numbers are read."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -55,3 +56,28 @@ def whole_numbers(option: str, text: str, most: int | None = None) -> list[int]:
     if not all(word.isdecimal() and (most is None or int(word) <= most) for word in words):
         raise HoflError(f"{option} {text!r}: write whole numbers{allowed}.")
     return [int(word) for word in words]
+
+
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Read a time: 90s, 30min, 2h, 1.5d."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*", text)
+    if match is None or not float(match[1]):
+        raise HoflError(f"{option} {text!r}: write a time above 0, such as 90s, 30min or 2h.")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def more_rounds(changes: list[str]) -> int | None:
+    """Return the rounds to which a resumed run is extended; it takes no other change."""
+    rounds = None
+    for change in changes:
+        key, _, text = change.partition("=")
+        if key != "rounds" or not text.isdecimal():
+            raise HoflError(
+                "--resume takes its configuration from the run, and no change of it but rounds=N, "
+                f"which extends it: got {change!r}."
+            )
+        rounds = int(text)
+    return rounds

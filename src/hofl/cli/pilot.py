@@ -119,7 +119,7 @@ def _plan(settings: "Settings") -> str:
 
 
 def _table(rung: "Rung", chosen: float | None) -> Table:
-    """One comparison; the last one shows the choice instead of who continues."""
+    """Return one comparison; the last one shows the choice instead of who continues."""
     table = Table(title=f"after {rung.rounds} rounds")
     for column in ("beta", "client loss", "behind", "std. error", "p", "verdict", "then"):
         table.add_column(column, justify="right", no_wrap=True)

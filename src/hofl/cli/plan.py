@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+import hofl
 from hofl.cli.display import say
 from hofl.cli.options import AsJson, Plot
+from hofl.cli.split import role_table, split_costs
 from hofl.core.errors import HoflError
 from hofl.core.sizes import show_bytes
-from hofl.report.figures import check_figure
+from hofl.reporting.figures import check_figure
 
 if TYPE_CHECKING:  # the model libraries take seconds to load
     from hofl.memory.alternatives import Alternative
@@ -72,56 +74,49 @@ def plan(
     defaults are the paper's setting, a BF16 backbone and BF16 activations under an FP32 adapter.
     Without a budget only the costs are shown.
     """
-    if strategy not in ("best", "paper"):
-        raise HoflError(f"unknown strategy {strategy!r}: choose one of best, paper.")
     if write is not None and write.exists():
         raise HoflError(f"{write} exists already: --write makes a new file.")
+    if write is not None and budget is None:
+        raise HoflError("--write needs --budget: there is no plan to write.")
     if plot is not None:
         check_figure(plot)
-    from hofl.memory.alternatives import alternatives, planner_for
-    from hofl.memory.capability import capability_of
-    from hofl.memory.device import budget_bytes
-
-    limits = {
-        "backward": backward,
-        "disk": disk,
-        "read_speed": read_speed,
-        "gflops": gflops,
-        "seconds": seconds,
-        "uplink": uplink,
-    }
-    device = None if budget is None else capability_of(limits, budget_bytes(budget))
-    changes = {"q": q, "optimizer": optimizer}
-    planner = planner_for(
+    planned = hofl.plan(
         model,
-        method_name,
-        {name: value for name, value in changes.items() if value is not None},
+        budget,
         batch_size=batch_size,
         seq_len=seq_len,
-        answer_tokens=answer_tokens,
+        backward=backward,
+        disk=disk,
+        read_speed=read_speed,
+        gflops=gflops,
+        seconds=seconds,
+        uplink=uplink,
+        strategy=strategy,
+        method=method_name,
+        q=q,
+        optimizer=optimizer,
         rank=rank,
         storage_dtype=storage_dtype,
         compute_dtype=compute_dtype,
+        answer_tokens=answer_tokens,
     )
-    chosen: Cost | None = None
-    if device is not None:
-        by_memory = strategy == "paper"
-        chosen = planner.memory.fitting(device.memory) if by_memory else planner.best(device)
-    elif write is not None:
-        raise HoflError("--write needs --budget: there is no plan to write.")
-    rows = alternatives(planner, device, chosen)
+    planner, chosen, device = planned.planner, planned.chosen, planned.device
+    roles = split_costs(planner)
     if plot is not None:
         _plot(planner, chosen, None if device is None else device.memory, plot)
-    toml = None if budget is None else _toml(model, budget, limits, strategy, storage_dtype)
+    toml = planned.toml
     if write is not None and toml is not None:
         write.write_text(toml, encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(_facts(planner, model, chosen, rows, show_all)))
+        split = {"split": [cost.to_json() for cost in roles]} if roles else {}
+        typer.echo(json.dumps({**planned.facts(every_boundary=show_all), **split}))
         return
     console = Console()
     if chosen is not None:
-        say(console, _recommendation(planner, chosen))
-    console.print(_table(rows))
+        say(console, planned.recommendation)
+    console.print(_table(planned.alternatives))
+    if roles:
+        console.print(role_table(roles, None if device is None else device.memory))
     if show_all:
         from hofl.cli.boundaries import show_boundaries
 
@@ -131,20 +126,6 @@ def plan(
         say(console, toml.rstrip())
     if plot is not None:
         say(console, f"figure: {plot}")
-
-
-def _recommendation(planner: "Planner", cost: "Cost") -> str:
-    """Say in one sentence what to do, and what it takes."""
-    total, exact = planner.memory.model.layout.size, cost.exact_params
-    what = "Train all parameters exactly"
-    if exact < total:
-        what = f"Train {exact:,} of {total:,} parameters exactly"
-        what += f" and {cost.zo_params:,} by zeroth order" if cost.zo_params else ""
-    return (
-        f"{what}: {cost.describe()}. Peak {show_bytes(cost.peak_bytes)} plus "
-        f"{show_bytes(planner.headroom.of(cost))} of headroom, {cost.relative_compute:.2f} times "
-        f"the compute of backpropagation, {show_bytes(cost.uplink_bytes)} of uplink a round."
-    )
 
 
 def _table(rows: "list[Alternative]") -> Table:
@@ -170,54 +151,8 @@ def _table(rows: "list[Alternative]") -> Table:
     return table
 
 
-def _facts(
-    planner: "Planner",
-    name: str,
-    chosen: "Cost | None",
-    rows: "list[Alternative]",
-    show_all: bool,
-) -> dict[str, Any]:
-    from hofl.memory.plan import cost_facts
-
-    facts = {
-        **planner.memory.shape(name),
-        "chosen": None if chosen is None else _with_headroom(planner, chosen),
-        "alternatives": [
-            {"name": row.name, "fits": row.fits, **_with_headroom(planner, row.cost)}
-            for row in rows
-        ],
-    }
-    if show_all:
-        facts["boundaries"] = [cost_facts(cost) for cost in planner.memory.plain]
-        facts["options"] = [cost_facts(cost) for cost in planner.memory.options]
-    return facts
-
-
-def _with_headroom(planner: "Planner", cost: "Cost") -> dict[str, Any]:
-    from hofl.memory.plan import cost_facts
-
-    return {**cost_facts(cost), "headroom_bytes": planner.headroom.of(cost)}
-
-
-def _toml(
-    model: str, budget: str, limits: dict[str, Any], strategy: str, storage_dtype: str
-) -> str:
-    """Return the part of a configuration in which devices of this kind are planned so."""
-    import tomli_w
-
-    device = {
-        "memory": budget,
-        **{k: v for k, v in limits.items() if v is not None and v is not True},
-    }
-    values = {
-        "model": {"name": model, "storage_dtype": storage_dtype},
-        "fleet": {"strategy": strategy, "devices": [device]},
-    }
-    return tomli_w.dumps(values)
-
-
 def _plot(planner: "Planner", chosen: "Cost | None", budget: int | None, path: Path) -> None:
     from hofl.cli.boundaries import plan_panels
-    from hofl.report.figures import write_panels
+    from hofl.reporting.figures import write_panels
 
     write_panels(plan_panels(planner.memory, chosen, budget), path)

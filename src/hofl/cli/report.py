@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+import hofl
 from hofl.cli.display import say
 from hofl.core.sizes import show_bytes
-from hofl.report.html import write_report
 
 EXAMPLES = {
     "report": (
@@ -31,5 +31,5 @@ def report(
 
     It opens from disk without a network.
     """
-    write_report(folders, out, title)
-    say(Console(), f"report: {out} ({show_bytes(out.stat().st_size)})")
+    written = hofl.report(folders, out, title)
+    say(Console(), f"report: {written} ({show_bytes(written.stat().st_size)})")

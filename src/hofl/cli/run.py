@@ -9,7 +9,7 @@ from rich.console import Console
 import hofl
 from hofl.cli import interrupts
 from hofl.cli.display import RunDisplay, say, show_result, summary_table
-from hofl.cli.options import Changes, FromRound, OptionalSource
+from hofl.cli.options import Changes, FromRound, OptionalSource, more_rounds
 from hofl.core.errors import HoflError
 from hofl.experiment.records import RunSummary
 from hofl.experiment.runs import RunDirectory
@@ -22,6 +22,7 @@ EXAMPLES = {
         "hofl run demo method.name=fedavg rounds=3 --out runs/fedavg",
         "hofl run my.toml method.optimizer.lr=2e-3 engine.workers=2 --out runs/a",
         "hofl run --resume runs/a",
+        "hofl run --resume runs/a rounds=60",
     ),
     "demo": ("hofl demo --out runs/demo",),
 }
@@ -41,12 +42,16 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run.")] = None,
     from_round: FromRound = None,
 ) -> None:
-    """Run an experiment from a configuration, or resume one after a stop or a kill."""
+    """Run an experiment from a configuration, or resume one after a stop or a kill.
+
+    With rounds=N, a resumed run is extended: to the result of one that had N rounds all along.
+    """
     console = Console()
     if resume is not None:
-        if config is not None or out is not None:
-            raise HoflError("--resume takes its configuration from the run: give nothing else.")
-        show_result(console, resume, resume_shown(console, resume, from_round))
+        if out is not None:
+            raise HoflError("--resume goes on in the run's own folder: give no --out.")
+        rounds = more_rounds([] if config is None else [config, *(changes or [])])
+        show_result(console, resume, resume_shown(console, resume, from_round, rounds))
     else:
         if from_round is not None:
             raise HoflError("--from-round is for --resume DIR.")
@@ -91,17 +96,23 @@ def run_shown(
         RunDisplay(console, title or config.method.name) as display,
     ):
         interrupts.load("hofl.experiment.rounds")
-        return hofl.run(config, out, display).record
+        return hofl.run(config, out, display, progress=False).record
 
 
-def resume_shown(console: Console, path: Path, from_round: int | None = None) -> RunSummary:
+def resume_shown(
+    console: Console, path: Path, from_round: int | None = None, rounds: int | None = None
+) -> RunSummary:
     """Resume a run with a progress display; a finished one needs no library of models."""
-    finished = RunDirectory.open(path).finished() if from_round is None else None
-    if finished is not None:
+    directory = RunDirectory.open(path)
+    finished = directory.finished() if from_round is None else None
+    if finished is not None and rounds in (None, finished.rounds):
         return finished
+    if rounds == directory.config().rounds:
+        rounds = None  # it was extended, and stopped after that
     with (
         interrupts.stoppable(console, path, "hofl run"),
         RunDisplay(console, path.name) as display,
     ):
         interrupts.load("hofl.experiment.rounds")
-        return hofl.resume(path, display, from_round=from_round).record
+        result = hofl.resume(path, display, from_round=from_round, rounds=rounds, progress=False)
+        return result.record

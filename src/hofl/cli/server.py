@@ -11,7 +11,7 @@ from rich.console import Console
 import hofl
 from hofl.cli import interrupts
 from hofl.cli.display import RunDisplay, say, show_result
-from hofl.cli.options import Changes, FromRound, OptionalSource, Source
+from hofl.cli.options import Changes, FromRound, OptionalSource, Source, more_rounds
 from hofl.core.errors import HoflError
 from hofl.experiment.records import RunSummary
 from hofl.experiment.runs import RunDirectory
@@ -21,6 +21,7 @@ EXAMPLES = {
         "hofl server my.toml --address 127.0.0.1:9092 --out runs/a",
         "hofl server my.toml --address 0.0.0.0:9443 --tls f --nodes f/keys --out runs/b",
         "hofl server my.toml --address 127.0.0.1:9092 --out runs/a --resume",
+        "hofl server rounds=60 --address 127.0.0.1:9092 --out runs/a --resume",
     ),
     "fleet": (
         "hofl fleet demo rounds=2 --devices 3 --out runs/rehearsal",
@@ -56,8 +57,12 @@ def server(
 ) -> None:
     """Train with devices that connect to this server; fleet.clients of them start the first round.
 
-    Later rounds take whichever devices are there.
+    Later rounds take whichever devices are there. With rounds=N in place of a configuration, a
+    resumed run is extended.
     """
+    rounds = None
+    if resume and config is not None and config.startswith("rounds="):
+        rounds, config = more_rounds([config, *(changes or [])]), None
     if out is None or (config is None and not resume):
         raise HoflError("give a configuration and --out DIR; --resume resumes the run in DIR.")
     if from_round is not None and not resume:
@@ -68,7 +73,7 @@ def server(
     options = "" if tls is None else f"--tls {tls} --nodes {nodes} "
     options += "" if transport == "flower" else f"--transport {transport} "
     hint = f"hofl server --address {address} {options}--resume"
-    summary = _finished(out) if again and from_round is None else None
+    summary = _finished(out) if again and from_round is None and rounds is None else None
     if summary is None:
         with (
             interrupts.stoppable(console, out, hint, option="--out"),
@@ -81,9 +86,11 @@ def server(
             endpoint = Endpoint(address=address, tls=tls, nodes=nodes, transport=transport)
             launcher = server_launcher(endpoint)
             if again or chosen is None:
-                summary = hofl.resume(out, display, launcher, from_round).record
+                summary = hofl.resume(
+                    out, display, launcher, from_round, rounds, progress=False
+                ).record
             else:
-                summary = hofl.run(chosen, out, display, launcher).record
+                summary = hofl.run(chosen, out, display, launcher, progress=False).record
     show_result(console, out, summary)
 
 
@@ -118,9 +125,11 @@ def fleet(
             interrupts.load("hofl.experiment.rounds")
             launcher = rehearsal_launcher(budgets)
             if again:
-                summary = hofl.resume(out, display, launcher).record
+                summary = hofl.resume(out, display, launcher, progress=False).record
             else:
-                summary = hofl.run(sized(settings, devices), out, display, launcher).record
+                summary = hofl.run(
+                    sized(settings, devices), out, display, launcher, progress=False
+                ).record
     show_result(console, out, summary)
 
 

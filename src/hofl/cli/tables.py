@@ -7,11 +7,13 @@ from rich.table import Table
 
 from hofl.cli.display import say
 from hofl.experiment.records import headline
-from hofl.report.measures import MEASURES, Reached
-from hofl.report.rows import Group, Row, Spread
-from hofl.report.tables import LEVEL
+from hofl.reporting.measures import MEASURES, Reached
+from hofl.reporting.rows import Group, Row, Spread
+from hofl.reporting.tables import LEVEL
 
 COSTS = ("peak", "cohort", "uplink", "downlink", "compute", "seconds")
+MORE = {"perplexity": (1, "", 2), "rouge_l": (100, " %", 2)}
+"""Scores that only some tasks have: factor, unit and digits."""
 SHOWN = 8
 """Differing keys that are named; more are counted."""
 
@@ -53,14 +55,17 @@ def _table(*columns: str) -> Table:
 
 
 def _scores(group: Group) -> Table:
-    metric = next((row.metric for row in group.rows if row.finished), "score")
+    metric = next((row.metric for row in group.rows if row.finished), "score").replace("_", " ")
     level = f"{100 * LEVEL:.0f} %"
     columns = ["method", "seeds", "before", metric, f"against {group.reference.label}, {level}"]
     held_out = any(row.held_out() is not None for row in group.rows)
-    table = _table(*columns, "loss", *(["held-out loss"] if held_out else []))
+    more = {key: form for key, form in MORE.items() if any(row.spread(key) for row in group.rows)}
+    columns += ["loss", *(MEASURES[key].title for key in more)]
+    table = _table(*columns, *(["held-out loss"] if held_out else []))
     for row in group.rows:
         cells = [_name(row), _seeds(row), _before(row), _spread(row.spread("score"), 100, " %")]
         cells += [_difference(row, group), _spread(row.spread("loss"), 1, "", 4)]
+        cells += [_spread(row.spread(key), *form) for key, form in more.items()]
         if held_out:
             loss = row.held_out()
             cells.append("-" if loss is None else f"{loss:.4f}")
@@ -81,7 +86,7 @@ def _costs(group: Group) -> Table:
 
 
 def _reached(group: Group, target: float) -> Table:
-    """Means over the seeds that reached the target, and how many did."""
+    """Return means over the seeds that reached the target, and how many did."""
     table = _table("method", f"reached {100 * target:g} %", "rounds", "uplink", "training time")
     for row in group.rows:
         found = row.reached(target)

@@ -13,7 +13,7 @@ from rich.text import Text
 from hofl.cli.display import say
 from hofl.cli.options import AsJson, Plot, numbers, whole_numbers
 from hofl.core.errors import HoflError
-from hofl.report.figures import Line, Panel, write_panels
+from hofl.reporting.figures import Line, Panel, write_panels
 from hofl.sampling.policies import DimensionAware
 from hofl.theory.assumptions import Constants, at_least, checked_coverage, checked_dims
 from hofl.theory.rate import bound, c_0_coverage_free

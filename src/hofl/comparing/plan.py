@@ -23,10 +23,11 @@ import tomli_w
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.core.process import usable_cores
-from hofl.experiment.changes import names_part, override
+from hofl.experiment.changes import in_order, override
 from hofl.experiment.config import ExperimentConfig, checked_method, parse_config
-from hofl.experiment.runs import check_new, plain_values
-from hofl.report.cells import COMPARISON
+from hofl.experiment.reuse import check_new
+from hofl.experiment.runs import plain_values
+from hofl.reporting.cells import COMPARISON
 
 HELD_OUT = 0.1
 """Share of every client's examples that is held out to choose from a grid, unless one is given."""
@@ -71,7 +72,7 @@ def arms_of(methods: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[A
 def changed(base: ExperimentConfig, changes: Sequence[str]) -> ExperimentConfig:
     """Return the configuration with ``key=value`` changes applied, and its method checked."""
     values = plain_values(base)
-    for item in sorted(changes, key=lambda item: not names_part(item)):
+    for item in in_order(changes):
         override(values, item)
     return checked_method(parse_config(values))
 
@@ -162,15 +163,25 @@ def planned(
         if not given or len(set(given)) != len(given):
             raise HoflError(f"{name}: give at least one value, and none twice, got {list(given)}.")
     arms = arms_of(methods, grid)
-    engine, evaluation = config.engine, config.evaluation
-    if not engine.threads:
-        # Settled here: the bits of a cell must not hang on how many run at a time.
-        share = usable_cores() // min(len(arms) * len(seeds), usable_cores())
-        engine = engine.model_copy(update={"threads": max(1, share)})
+    evaluation = config.evaluation
     if _chooses(grid) and not evaluation.holdout:
         evaluation = evaluation.model_copy(update={"holdout": HELD_OUT})
-    base = config.model_copy(update={"engine": engine, "evaluation": evaluation})
+    base = with_threads(
+        config.model_copy(update={"evaluation": evaluation}), len(arms) * len(seeds)
+    )
     return Comparison(path, base, tuple(arms), tuple(seeds))
+
+
+def with_threads(config: ExperimentConfig, cells: int) -> ExperimentConfig:
+    """Return the configuration with the threads of each of so many cells, unless it states them.
+
+    They are settled before any cell runs: bits must not hang on how many run at a time.
+    """
+    if config.engine.threads:
+        return config
+    share = usable_cores() // min(cells, usable_cores())
+    engine = config.engine.model_copy(update={"threads": max(1, share)})
+    return config.model_copy(update={"engine": engine})
 
 
 def _chooses(grid: Mapping[str, Sequence[str]]) -> bool:

@@ -13,13 +13,19 @@ from hofl.comparing.cell import forget_failure, note_failure, run_cell
 from hofl.comparing.plan import Comparison, Planned, planned
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
-from hofl.core.process import kibibytes, memory_left, usable_cores
+from hofl.core.process import (
+    IMPORTED_AGAIN,
+    kibibytes,
+    leave_if_imported_again,
+    memory_left,
+    usable_cores,
+)
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.launch import readable_errors
 from hofl.experiment.runs import RunDirectory, plain_values
-from hofl.report.cells import failure_of, read_cells
-from hofl.report.rows import Group, table_of
-from hofl.report.tables import plain_table
+from hofl.reporting.cells import failure_of, read_cells
+from hofl.reporting.rows import Group, table_of
+from hofl.reporting.tables import plain_table
 
 MARGIN = 1.25
 """A cell is started when this many times the largest peak of a cell so far is free."""
@@ -67,6 +73,7 @@ def compare(
         at_once: most cells at a time; None is as many as memory and cores allow.
         watch: called again and again while cells run.
     """
+    leave_if_imported_again()
     numbers = [config.seed + k for k in range(seeds)] if isinstance(seeds, int) else list(seeds)
     comparison = planned(config, Path(out), list(methods), numbers, grid or {})
     with readable_errors(comparison.path):
@@ -78,7 +85,7 @@ def carry_out(comparison: Comparison, at_once: int | None, watch: Watch) -> list
     """Run what is not finished, and return the table of all cells."""
     if at_once is not None and at_once < 1:
         raise HoflError(f"at_once must be at least 1, got {at_once}.")
-    pool = Pool(comparison, at_once)
+    pool = CellPool(comparison, at_once)
     try:
         while not pool.finished():
             watch(pool.progress())
@@ -96,7 +103,7 @@ def write_table(path: Path) -> list[Group]:
     return groups
 
 
-class Pool:
+class CellPool:
     """The cells of a comparison and the processes that run them."""
 
     def __init__(self, comparison: Comparison, at_once: int | None) -> None:
@@ -154,8 +161,7 @@ class Pool:
         process.join()
         reason = failure_of(self._path, cell.name)
         if not reason and not self._is_done(cell.name):
-            why = "for lack of memory: use --at-once 1" if process.exitcode == -9 else "see logs/"
-            reason = f"its process ended with code {process.exitcode}, perhaps {why}."
+            reason = _why_ended(process.exitcode)
             note_failure(self._path, cell.name, reason)
         if reason:
             self._failed[cell.name] = reason
@@ -183,6 +189,13 @@ class Pool:
             return (self._path / "cells" / name / "metrics.jsonl").read_bytes().count(b"\n") - 1
         except OSError:
             return -1
+
+
+def _why_ended(code: int | None) -> str:
+    if code == IMPORTED_AGAIN:
+        return "the script must start the comparison under `if __name__ == '__main__':`."
+    why = "for lack of memory: use --at-once 1" if code == -9 else "see logs/"
+    return f"its process ended with code {code}, perhaps {why}."
 
 
 def _most(config: ExperimentConfig) -> int:

@@ -140,10 +140,6 @@ class PredictTokens:
         return PredictTokens(self.targets.to(device))
 
 
-Choice = ChooseWord | ChooseOption
-"""Goals with a right answer among C, of which ``choices`` gives the log-probabilities."""
-
-
 @dataclass(frozen=True)
 class Texts:
     """Texts laid end to end, without padding.

@@ -104,7 +104,9 @@ def file_digest(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the renaming of a file inside durable."""
+    """Make the renaming of a file inside durable; Windows cannot open folders, and needs not."""
+    if os.name == "nt":
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

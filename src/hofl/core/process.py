@@ -1,6 +1,7 @@
 """This process: its allocator, its share of the cores, the memory it holds, its cache folder."""
 
 import ctypes
+import multiprocessing
 import os
 import re
 import sys
@@ -81,9 +82,31 @@ def kibibytes(path: Path, field: str) -> int | None:
 def memory_left() -> Iterator[int]:
     """Yield what the system and the control groups leave in bytes; nothing where it is unknown."""
     available = kibibytes(Path("/proc/meminfo"), "MemAvailable")
+    if available is None:
+        available = _available_elsewhere()
     if available is not None:
         yield available
     yield from _control_groups()
+
+
+def _available_elsewhere() -> int | None:
+    """Return what macOS or Windows leave; None on a Linux whose /proc is hidden."""
+    try:
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    except (OSError, RuntimeError):
+        return None
+
+
+def address_space_limit() -> int | None:
+    """Return the most that this process may map, in bytes; None without a limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if most == resource.RLIM_INFINITY else most
 
 
 def _control_groups() -> Iterator[int]:
@@ -125,6 +148,20 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+IMPORTED_AGAIN = 78
+"""Exit code of a process that a script without a guard would have started all over again."""
+
+
+def leave_if_imported_again() -> None:
+    """End a new process that is still importing its parent's script.
+
+    A spawned process imports the script that started it. One that starts its run outside
+    ``if __name__ == "__main__":`` would start it in there again; the parent reports it.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(IMPORTED_AGAIN)
 
 
 def cache_dir() -> Path:

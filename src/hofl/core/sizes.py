@@ -12,12 +12,12 @@ _UNITS |= {f"{letter}b": 1000**k for k, letter in enumerate("kmgt", start=1)}
 _UNITS |= {f"{letter}ib": 1024**k for k, letter in enumerate("kmgt", start=1)}
 
 
-def parse_bytes(text: str | int) -> int:
-    """Read a number of bytes: 12GiB, 800 MiB, 2GB (1000s), 4096."""
+def parse_bytes(text: str | int, of: str = "memory") -> int:
+    """Read a number of bytes: 12GiB, 800 MiB, 2GB (1000s), 4096; ``of`` is what they are."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     if match is None or match[2].lower() not in _UNITS or not Fraction(match[1]):
         raise HoflError(
-            f"cannot read {text!r} as an amount of memory: write it as 12GiB, 800MiB or 4096."
+            f"cannot read {text!r} as an amount of {of}: write it as 12GiB, 800MiB or 4096."
         )
     return int(Fraction(match[1]) * _UNITS[match[2].lower()])
 
@@ -38,7 +38,12 @@ def parse_rate(text: str) -> int:
 
 def parse_disk(text: str) -> int:
     """Read an amount of disk, which may be 0."""
-    return 0 if text.strip() == "0" else parse_bytes(text)
+    return 0 if text.strip() == "0" else parse_bytes(text, "disk")
+
+
+def parse_uplink(text: str) -> int:
+    """Read the bytes that an upload may have."""
+    return parse_bytes(text, "uplink")
 
 
 def show_bytes(num_bytes: float) -> str:

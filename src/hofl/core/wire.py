@@ -62,6 +62,18 @@ def unpack_message(
     return header, {name: tensor.clone() for name, tensor in tensors.items()}
 
 
+def message_kind(data: bytes, refusal: type[HoflError]) -> str:
+    """Return what kind of message it says it is, without reading its vectors."""
+    length = int.from_bytes(data[:8], "little")
+    if 8 + length > min(HEADER_BYTES, len(data)):
+        raise refusal(f"not a hofl message: a header of {length} bytes")
+    try:
+        kind = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])["kind"]
+    except _UNREADABLE as error:
+        raise refusal(f"not a hofl message: {printable(error)}") from None
+    return kind if isinstance(kind, str) else ""
+
+
 def check_types(message: object, kind: type, names: str, refusal: type[HoflError]) -> None:
     """Refuse decoded fields of another type than declared: JSON can hold anything."""
     word = {str: "text", int: "an integer", bool: "true or false"}[kind]

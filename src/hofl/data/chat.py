@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from hofl.core.batch import Goal, PredictTokens
 from hofl.core.errors import HoflError
 from hofl.data.conversations import Message, messages_of
-from hofl.data.encoded import Encoded, EncodedSet, Line
+from hofl.data.encoded import Encoded, EncodedSet, Line, Question
 from hofl.data.store import characters_of
 from hofl.data.task import Example
 
@@ -81,7 +81,14 @@ class ChatEncoder:
             slots=tuple(place - 1 for place in trained),
             targets=tuple(ids[place] for place in trained),
         )
-        return Encoded((line,), prompt=tuple(ids[: kept[-1].start]), cut=whole - len(ids))
+        prompt, cut = tuple(ids[: kept[-1].start]), whole - len(ids)
+        return Encoded((line,), prompt=prompt, cut=cut, answers=len(kept))
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Return messages up to where the next answer begins, whatever their length."""
+        text = self._text(messages, prompt=True)
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     @cached_property
     def stops(self) -> tuple[int, ...]:
@@ -120,7 +127,7 @@ class ChatEncoder:
             if not whole.startswith(before + answer) or not answer.strip():
                 raise HoflError(
                     f"the chat template writes turn {turn} differently as the last and as an "
-                    "earlier one, so its trained tokens cannot be told: use conversations with one "
+                    "earlier one, so its trained tokens are unknown: use conversations with one "
                     "answer, or another template."
                 )
             spans.append((len(before), len(before) + len(answer)))
@@ -204,6 +211,19 @@ class ConversationSet(EncodedSet):
             return self.encoder.encode(messages_of(self.examples[index]))
         except HoflError as error:
             raise HoflError(f"example {index}: {error}") from None
+
+    def question(self, index: int) -> Question:
+        """Ask for the last answer that is trained, after everything before it."""
+        encoded, messages = self.encoded(index), messages_of(self.examples[index])
+        turns = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
+        turn = turns[encoded.answers - 1]  # one that was cut may have lost its last answers
+        return Question(
+            tokens=encoded.prompt,
+            stops=self.encoder.stops,
+            max_new_tokens=self.max_new_tokens,
+            asked=messages[turn - 1]["content"] if turn else "",
+            expected=messages[turn]["content"],
+        )
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
         """Predict every token of the answers."""

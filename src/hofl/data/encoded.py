@@ -44,12 +44,14 @@ class Encoded:
         prompt: what a generated answer would follow.
         label: index of the right option; -1 where there is none.
         cut: how many tokens were cut off to fit.
+        answers: answers that a conversation has kept.
     """
 
     lines: tuple[Line, ...]
     prompt: Span = ()
     label: int = -1
     cut: int = 0
+    answers: int = 1
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -60,6 +62,25 @@ class Encoded:
     def lengths(self) -> tuple[int, ...]:
         """Return how many tokens are read of each text."""
         return tuple(len(line.tokens) for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a model is asked to continue, greedily.
+
+    Args:
+        tokens: the prompt.
+        stops: tokens that end an answer.
+        max_new_tokens: most tokens of an answer.
+        asked: the prompt for people.
+        expected: the right answer.
+    """
+
+    tokens: Span
+    stops: Span
+    max_new_tokens: int
+    asked: str
+    expected: str
 
 
 class EncodedSet(ABC):
@@ -86,6 +107,10 @@ class EncodedSet(ABC):
     @abstractmethod
     def sizes(self) -> np.ndarray:
         """Return a size of each example that grows with its tokens, [n], without encoding it."""
+
+    def question(self, index: int) -> Question | None:
+        """Return an example as a question that is answered by writing; None without such."""
+        return None
 
     def grouped(self, groups: Sequence[np.ndarray]) -> tuple["EncodedSet", list[np.ndarray]]:
         """Return the set and each client's rows of it; documents are packed client by client."""

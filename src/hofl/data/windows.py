@@ -16,7 +16,7 @@ import torch
 
 from hofl.core.batch import Goal, PredictTokens
 from hofl.core.errors import HoflError
-from hofl.data.encoded import Encoded, EncodedSet, Line
+from hofl.data.encoded import Encoded, EncodedSet, Line, Question
 from hofl.data.task import Example
 
 
@@ -74,6 +74,18 @@ class DocumentSet(EncodedSet):
         before = self._start if self._start is not None else int(stream[start - 1])
         read = (before, *targets[:-1])
         return Encoded((Line(read, tuple(range(len(read))), targets),))
+
+    def question(self, index: int) -> Question:
+        """Ask for the second half of a window after its first; it is continued as long as that."""
+        (line,) = self.encoded(index).lines
+        half = (len(line.targets) + 1) // 2
+        return Question(
+            tokens=line.tokens[: half + 1],
+            stops=(_end(self.tokenizer),),
+            max_new_tokens=max(1, len(line.targets) - half),
+            asked=self.tokenizer.decode(line.targets[:half], skip_special_tokens=True),
+            expected=self.tokenizer.decode(line.targets[half:], skip_special_tokens=True),
+        )
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
         """Predict every token."""

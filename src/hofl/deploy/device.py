@@ -6,6 +6,7 @@ library: the worker does. ``python -m hofl.deploy.device ENROLMENT`` runs it.
 
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from types import FrameType
 from typing import Any, Self
 
 from hofl.core.errors import HoflError
-from hofl.core.sizes import AUTO, parse_bytes, parse_disk, parse_rate
+from hofl.core.sizes import AUTO, parse_bytes, parse_disk, parse_rate, parse_uplink
 from hofl.deploy.keys import Identity
 from hofl.deploy.link import private_folder
 from hofl.deploy.processes import (
@@ -133,12 +134,12 @@ class Enrolment:
 
     def _check_limits(self, limits: Mapping[str, Any]) -> None:
         """Refuse amounts and speeds that cannot be."""
-        readers = {"disk": parse_disk, "read_speed": parse_rate, "uplink": parse_bytes}
+        readers = {"disk": parse_disk, "read_speed": parse_rate, "uplink": parse_uplink}
         for name, read in readers.items():
             if name in limits:
                 read(limits[name])
         for name in ("gflops", "seconds"):
-            if limits.get(name, 1.0) <= 0:
+            if not 0 < limits.get(name, 1.0) < math.inf:
                 raise HoflError(f"--{name} must be more than 0, got {limits[name]:g}.")
 
     def command(self) -> list[str]:

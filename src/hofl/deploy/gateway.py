@@ -8,7 +8,6 @@ not logged; what goes wrong is in ``error.log``.
 
 import os
 import re
-import resource
 import shutil
 import signal
 import time
@@ -211,6 +210,8 @@ class GatewayProcess:
 
 def _open_files() -> int:
     """Return how many files nginx may open: it raises its soft limit itself, up to the hard one."""
+    import resource  # there is none on Windows, nor nginx
+
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * CONNECTIONS
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -154,7 +154,7 @@ class KeyRing:
         self._folder = folder
 
     def knows(self, name: str) -> bool:
-        """Whether a device may take part."""
+        """Return whether a device may take part."""
         return self._folder is None or name in self._files(self._folder)
 
     def check(self, name: str, message: str, header: Header, payload: bytes) -> None:

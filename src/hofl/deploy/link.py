@@ -5,7 +5,6 @@ live longer (the loop of rounds, a device's model) waits behind a socket, and th
 pass bytes on.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -64,6 +63,13 @@ def _new_folder() -> tuple[Path, int]:
 
 def _lock(folder: Path) -> int | None:
     """Return a handle that locks a folder of this user; None if it is gone or in use."""
+    try:
+        import fcntl
+    except ImportError:
+        raise HoflError(
+            "servers and devices talk over Unix sockets, which this system lacks: use Linux, macOS "
+            "or WSL. Simulations run here (hofl run)."
+        ) from None
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

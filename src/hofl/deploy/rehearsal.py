@@ -13,10 +13,11 @@ from hofl.deploy.engine import NetworkEngine
 from hofl.deploy.processes import GRACE, Child, free_port, stop_all, undisturbed
 from hofl.deploy.server import network_engine, prepared_server
 from hofl.deploy.transport import DEFAULT, Endpoint
-from hofl.experiment.build import Experiment, with_secret
+from hofl.experiment.build import Experiment
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.fleet import tiers_of
-from hofl.experiment.launch import Launcher
+from hofl.experiment.launcher import Launcher
+from hofl.experiment.resolved import with_secret
 from hofl.experiment.rounds import Observer
 from hofl.experiment.runs import RunDirectory
 from hofl.experiment.tasks import fleet_seed, resolved_task

@@ -13,7 +13,7 @@ from hofl.deploy.roster import Registry
 from hofl.deploy.transport import Endpoint, find_transport
 from hofl.experiment.build import Experiment, build_server
 from hofl.experiment.config import ExperimentConfig
-from hofl.experiment.launch import Launcher
+from hofl.experiment.launcher import Launcher
 from hofl.experiment.rounds import Observer
 from hofl.experiment.runs import RunDirectory, config_text
 

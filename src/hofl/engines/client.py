@@ -14,7 +14,7 @@ from hofl.data.shards import minibatches
 from hofl.local.site import LEANEST, PLAIN, Execution
 from hofl.local.step import LocalParts
 from hofl.memory.live import measure_peak, out_of_memory
-from hofl.messages import RoundPlan, Upload
+from hofl.messages import RoundPlan, Upload, vector_hash
 from hofl.models.split import SplitModel
 
 
@@ -28,6 +28,7 @@ class LocalClient:
         batch_size: examples per local step.
         execution: how the plan's device runs its steps.
         cannot_run_backward: called with the reason when a block could not run backward.
+        start: hash of the adapter that the run starts from; plans of another start are refused.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class LocalClient:
         batch_size: int,
         execution: Callable[[RoundPlan], Execution] = lambda _plan: PLAIN,
         cannot_run_backward: Callable[[str], None] = lambda _reason: None,
+        start: str | None = None,
     ) -> None:
         self._model = model
         self._train = train
@@ -45,6 +47,7 @@ class LocalClient:
         self._batch_size = batch_size
         self._execution = execution
         self._cannot_run_backward = cannot_run_backward
+        self._start = start or ""
         self._peaks: dict[tuple[str, int, Execution], int] = {}
 
     @property
@@ -69,6 +72,7 @@ class LocalClient:
                 f"the plan's w has {len(plan.w)} values, but its layout has "
                 f"{self._model.layout.size}: the server has to send the whole adapter."
             )
+        self._check_start(plan)
         try:
             return self._in_memory(plan)
         except BackwardFailed as error:
@@ -76,8 +80,18 @@ class LocalClient:
             if other is None:
                 raise
             self._cannot_run_backward(reason_of(error))
-        # The traceback holds the attempt's tensors: go on only outside the handler.
+        # The traceback holds the attempt's tensors: retry only outside the handler.
         return self._in_memory(other)
+
+    def _check_start(self, plan: RoundPlan) -> None:
+        """Refuse a run that starts from another adapter than the one it was joined for."""
+        first = vector_hash(plan.w) if plan.start and plan.round == 0 else self._start
+        if plan.start != self._start or first != self._start:
+            wrong = first if plan.start == self._start else plan.start
+            raise HoflError(
+                f"the plan starts from {_named(wrong)}, and this device joined a run that starts "
+                f"from {_named(self._start)}: restart the server with the run's own adapter.start."
+            )
 
     def _in_memory(self, plan: RoundPlan) -> Upload:
         """Run a plan; on out-of-memory, retry with leaner executions."""
@@ -142,3 +156,7 @@ class LocalClient:
         for indices in steps:
             parts = self._train.parts(indices, execution.micro_batch, execution.micro_tokens)
             yield [part.to(self._model.device) for part in parts]
+
+
+def _named(start: str) -> str:
+    return f"the adapter {start[:12]}..." if start else "a fresh adapter"

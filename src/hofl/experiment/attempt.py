@@ -72,7 +72,7 @@ class History:
 
 
 @dataclass
-class Answers:
+class KeptAnswers:
     """A cohort's answers, which can be read again without asking for them again.
 
     They are in a temporary file: memory must not grow with the cohort.
@@ -132,7 +132,7 @@ def one_attempt(
         return Dispatch(plan, tally.sent(plan.to_bytes(), catch_up))
 
     sent = map(dispatched, plans)
-    answers = Answers()
+    answers = KeptAnswers()
     try:
         attempted = Attempted(experiment, state, plans, present, history.outliers)
         new, tally = attempted.combined(answers.kept(engine.gather(sent)), tally, observe)
@@ -211,7 +211,8 @@ def contributions(
     shares = experiment.marginals(plans[0].round if plans else 0, present)
     signal = BottomSignal(experiment.layout)
     for number, (plan, answer) in enumerate(zip(plans, answers, strict=True), start=1):
-        observe("client", {"client": plan.client, "number": number, "of": len(plans)})
+        told = {"round": plan.round + 1, "client": plan.client, "number": number, "of": len(plans)}
+        observe("client", told)
         try:
             if isinstance(answer, Failure):
                 raise UploadRefused(answer.reason)

@@ -9,21 +9,20 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
 
 from hofl.core.errors import HoflError
 from hofl.core.layout import Layout
 from hofl.core.privacy import Privacy
 from hofl.core.randomness import Purpose, generator
 from hofl.core.secret import COHORT, RunSecret
-from hofl.data.encoded import EncodedSet
+from hofl.data.encoded import EncodedSet, Question
 from hofl.data.task import Form, Task
 from hofl.engines.base import DeviceOffer
 from hofl.engines.client import LocalClient
-from hofl.experiment.config import ExperimentConfig, MethodConfig
+from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.fleet import FleetPlan, build_fleet, check_fleet
 from hofl.experiment.fleet_config import FleetConfig
 from hofl.experiment.method import (
@@ -35,18 +34,20 @@ from hofl.experiment.method import (
 from hofl.experiment.model import adapter_of, encoded, encoded_test, model_of
 from hofl.experiment.present import Present
 from hofl.experiment.records import Attempt
+from hofl.experiment.resolved import resolved, with_secret
+from hofl.experiment.start import started, with_start
 from hofl.experiment.tasks import (
     HeldOut,
     curve_examples,
     fleet_seed,
     resolved_task,
+    sample_questions,
     shards_of,
     task_to_test,
 )
 from hofl.messages import RoundPlan
-from hofl.methods import Method, options_of
+from hofl.methods import Method
 from hofl.models.loading import LoadedModel
-from hofl.models.sources import SOURCES
 from hofl.rules import LocalRule
 from hofl.sampling.policies import draw_cohort
 from hofl.server.checks import UploadLimits
@@ -67,6 +68,7 @@ class Experiment:
         prompt: what the model is trained to answer.
         test: encoded test set; None when it is not evaluated.
         curve: which of its examples are scored before the end; None is all.
+        questions: that the model of the start and that of the end are asked.
         limits: bounds on uploads.
         privacy: how devices protect their data; None is not at all.
         note: what the user should know about the data.
@@ -87,6 +89,7 @@ class Experiment:
     note: str = ""
     held_out: HeldOut | None = None
     memory_plan: dict[str, Any] = field(default_factory=dict)
+    questions: tuple[Question, ...] = ()
 
     @property
     def layout(self) -> Layout:
@@ -141,6 +144,7 @@ class Experiment:
             vectors=state.vectors,
             verify=self.config.server.verify,
             privacy=self.privacy,
+            start=self.config.adapter.start_sha256 or "",
         )
 
     def rule_in(self, attempt: Attempt, round_number: int, client: int) -> LocalRule:
@@ -199,9 +203,10 @@ def build_simulation(config: ExperimentConfig, *, device: str | None = None) -> 
     """Load, check and connect everything a configuration names; writes nothing."""
     method = build_method(config)
     check_fleet(config)
-    config, task = resolved_task(with_secret(config, "seed"))
+    config, task = resolved_task(with_secret(with_start(config), "seed"))
     shards, held_out = shards_of(config, task)
     model = model_of(config, method, device)
+    config = started(config, model)
     train, rows = encoded(config, task, task.train, model).grouped([*shards, *held_out])
     shards, held_out = rows[: len(shards)], rows[len(shards) :]
     fleet = build_fleet(
@@ -219,6 +224,7 @@ def build_simulation(config: ExperimentConfig, *, device: str | None = None) -> 
             shards,
             config.task.batch_size,
             lambda plan: fleet.plan.at(plan.round)[plan.client].execution,
+            start=config.adapter.start_sha256,
         ),
     )
     check_measured_fleet(config.method, simulation.boundaries())
@@ -237,16 +243,11 @@ def build_server(config: ExperimentConfig) -> Experiment:
             "evaluation.holdout needs every client's data, and the server of a network run has "
             "none: set evaluation.holdout=0 and evaluation.test=true."
         )
-    served, task = task_to_test(with_secret(config, "random"))
+    served, task = task_to_test(with_secret(with_start(config), "random"))
     served = served.model_copy(update={"data": config.data})
     model = model_of(served, method)
+    served = started(served, model)
     return Experiment(**_served(served, method, task, model, config.fleet))
-
-
-def with_secret(config: ExperimentConfig, unset: Literal["seed", "random"]) -> ExperimentConfig:
-    """Return the configuration with the source of its secret, ``unset`` where it names none."""
-    server = config.server.model_copy(update={"secret": config.server.secret or unset})
-    return config.model_copy(update={"server": server})
 
 
 def _served(
@@ -269,32 +270,8 @@ def _served(
         "prompt": task.prompt(config.task.prompt),
         "test": test,
         "curve": None if test is None else curve_examples(config, task, len(test)),
+        "questions": tuple(sample_questions(test, config.evaluation)),
         "limits": limits,
         "privacy": privacy,
         "note": task.note,
     }
-
-
-def resolved(
-    config: ExperimentConfig, chosen: Method, model: LoadedModel, fleet: FleetConfig
-) -> ExperimentConfig:
-    """Return the configuration with every default filled in, so that a resume means the same."""
-    split, name = model.split, config.model.name
-    sections: dict[str, tuple[Any, dict[str, Any]]] = {
-        "model": (
-            config.model,
-            {
-                "name": name if name in SOURCES else model.reference,
-                "compute_dtype": str(split.compute_dtype).removeprefix("torch."),
-            },
-        ),
-        "adapter": (
-            config.adapter,
-            {"targets": config.adapter.targets or split.family.lora_targets},
-        ),
-        "engine": (config.engine, {"threads": torch.get_num_threads()}),
-    }
-    update = {key: old.model_copy(update=new) for key, (old, new) in sections.items()}
-    update["fleet"] = fleet
-    update["method"] = MethodConfig(name=config.method.name, **options_of(chosen))
-    return config.model_copy(update=update)

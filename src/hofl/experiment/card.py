@@ -13,7 +13,8 @@ from hofl.experiment.records import HEADLINES, RunSummary
 from hofl.models.sources import SOURCES
 
 PACKAGES = ("hofl", "peft", "transformers", "torch")
-SCORES = (*HEADLINES, "em", "loss", "perplexity")
+LOADING = "## How to load it"
+SCORES = (*HEADLINES, "em", "loss", "perplexity", "rouge_l")
 DEQUANTISED = (
     "Training used the copy that hofl de-quantises from the package `{}`. Its weights differ "
     "slightly from those on the hub, and so may the scores."
@@ -96,7 +97,7 @@ class Card:
             "\n".join(["| score | before | after |", "|---|---|---|", *scores]),
             "## Prompt",
             f"```\n{self.prompt.template}\n```\n\n{_answer(self.prompt)}",
-            "## How to load it",
+            LOADING,
             f"```python\n{self.saved.snippet.format(base=json.dumps(self.base))}```",
             "With hofl, which finds its own copy of a built-in model:",
             f"```python\n{WITH_HOFL}```",
@@ -116,6 +117,19 @@ class Card:
         return "\n".join(["---", *lines, "---"])
 
 
+def as_whole_model(card: str) -> str:
+    """Return the card of an adapter as that of the model that it was merged into."""
+    for before, after in (
+        (f"library_name: {ADAPTER.library}\n", f"library_name: {WHOLE_MODEL.library}\n"),
+        (f":{ADAPTER.relation}:", f":{WHOLE_MODEL.relation}:"),
+        *((f'- "{tag}"\n', "") for tag in ADAPTER.tags),
+    ):
+        card = card.replace(before, after)
+    text, _, _ = card.partition(LOADING)
+    merged = "The adapter is merged into the weights."
+    return f"{text}{merged}\n\n{LOADING}\n\n```python\n{WHOLE_MODEL.snippet}```\n"
+
+
 def card_of(experiment: Experiment, summary: RunSummary) -> Card:
     """Return the card of a finished run."""
     config, local = experiment.config, experiment.method.local
@@ -132,7 +146,7 @@ def card_of(experiment: Experiment, summary: RunSummary) -> Card:
     if adapter.kind == "lora":
         on = ", ".join(adapter.targets)
         saved, trained = ADAPTER, f"LoRA of rank {adapter.rank}, alpha {adapter.alpha}, on {on}"
-    sizes, private = config.fleet, experiment.privacy
+    sizes, private, start = config.fleet, experiment.privacy, adapter.start_sha256
     facts = {
         "task": "custom data" if config.custom else config.task.name,
         "method": config.method.name + (f", q {local.q}, mu {local.mu:g}" if local.q else ""),
@@ -143,6 +157,7 @@ def card_of(experiment: Experiment, summary: RunSummary) -> Card:
         "seeds": f"run {config.seed}" + ("" if sizes.seed is None else f", fleet {sizes.seed}"),
         "privacy": "none" if private is None else f"local, noise multiplier {private.noise:g}",
         "examples scored": f"{initial['examples']:,} before, {final['examples']:,} after",
+        **({} if start is None else {"started from": f"an adapter with SHA-256 {start}"}),
         "versions": ", ".join(f"{package} {version(package)}" for package in PACKAGES),
     }
     return Card(

@@ -3,12 +3,10 @@
 import logging
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict
 
 from hofl.core.errors import HoflError
 from hofl.methods import PART_OPTIONS, SHORT, nested
@@ -16,12 +14,6 @@ from hofl.models.sources import SOURCES
 from hofl.recipes import recipe_text, recipes
 
 log = logging.getLogger("hofl")
-
-
-class Section(BaseModel):
-    """A section of the configuration: no unknown keys, no conversion of values, immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def load_values(source: str) -> dict[str, Any]:
@@ -75,7 +67,25 @@ def override(values: dict[str, Any], item: str) -> None:
         values[last] = value
 
 
-def names_part(item: str) -> bool:
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values under dotted keys.
+
+    >>> dotted({"method": {"name": "hofl", "policy": {"beta": 0.5}}, "rounds": 3})
+    {'method.name': 'hofl', 'method.policy.beta': 0.5, 'rounds': 3}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = isinstance(value, Mapping)
+        flat |= dotted(value, f"{prefix}{key}.") if inner else {prefix + key: value}
+    return flat
+
+
+def in_order(changes: Sequence[str]) -> list[str]:
+    """Return changes as they are applied: a part's name replaces its options, so it comes first."""
+    return sorted(changes, key=lambda item: not _names_part(item))
+
+
+def _names_part(item: str) -> bool:
     """Return whether a change gives one of the method's parts by name."""
     key, _, text = item.partition("=")
     path = key.split(".")
@@ -105,6 +115,7 @@ BASE = "base"
 it they are relative to the working directory."""
 _PATHS = (
     ("model", "name"),
+    ("adapter", "start"),
     ("data", "dir"),
     ("custom", "train"),
     ("custom", "test"),

@@ -3,9 +3,8 @@
 Nothing is written. What a run would refuse is refused here, with the example's number.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -20,7 +19,8 @@ from hofl.data.task import FreeText, LabelWords
 from hofl.evaluation.scores import Progress, evaluate
 from hofl.experiment.build import Simulation, build_simulation
 from hofl.experiment.config import ExperimentConfig
-from hofl.experiment.tiers import TierFacts, tier_facts
+from hofl.experiment.tiers import TierFacts, elapsed, step_seconds, tier_facts
+from hofl.tracking.trackers import makers
 
 RENDERED = 2
 """Examples shown as the model reads them."""
@@ -103,6 +103,7 @@ Encoding = Callable[[str, int, int], None]
 
 def check(config: ExperimentConfig, progress: Encoding = lambda name, done, of: None) -> Check:
     """Build everything that a configuration names, encode every example, time a few steps."""
+    makers(config.tracking.to)
     tune_allocator()
     use_threads(config.engine.threads, config.engine.workers)
     experiment = build_simulation(config)
@@ -193,28 +194,15 @@ def _marked(line: Line, tokenizer: Any) -> Iterator[Piece]:
 
 
 def estimate(experiment: Simulation, train: SetFacts) -> RunCost:
-    """Time short participations of the client in the middle, then scale to the whole run.
-
-    The first step of a participation does more than the others: it checks the scalars at twice the
-    radius, and the plan is unpacked before it.
-    """
-    config, local = experiment.config, experiment.method.local
-    present = experiment.present(0)
+    """Time short participations of the client in the middle, then scale to the whole run."""
+    config, present = experiment.config, experiment.present(0)
     middle = int(np.argsort(present.boundaries)[len(present.boundaries) // 2])
-    plan = experiment.plan(experiment.start, middle, present)
-
-    def participate(steps: int) -> None:
-        short = replace(plan, rule=replace(local, local_steps=steps))
-        experiment.client.answer(short.to_bytes())
-
-    participate(1)  # the first one also measures memory, and warms up
-    first = step = _seconds(partial(participate, 1))
-    more = min(local.local_steps - 1, TIMED)
-    if more:
-        step = max(_seconds(partial(participate, 1 + more)) - first, 0.0) / more
+    plan = experiment.plan(experiment.start, int(present.clients[middle]), present)
+    first, step = step_seconds(experiment.client, plan, TIMED)
+    local_steps = plan.rule.local_steps
     participations = config.rounds * config.fleet.cohort
-    seconds = participations * (first + (local.local_steps - 1) * step)
-    steps = participations * local.local_steps
+    seconds = participations * (first + (local_steps - 1) * step)
+    steps = participations * local_steps
     return RunCost(
         tokens=round(steps * config.task.batch_size * train.mean_tokens),
         step_seconds=step,
@@ -229,7 +217,8 @@ def _evaluation_seconds(experiment: Simulation) -> float:
     before_end = 1 + (rounds - 1) // config.every if config.every else 1
     held_out, test = experiment.held_out, experiment.test
     held = 0 if held_out is None else sum(map(len, held_out.rows))
-    tested = 0 if test is None else len(test)
+    limit = config.examples or (0 if test is None else len(test))
+    tested = 0 if test is None else min(len(test), limit)
     curve = tested if experiment.curve is None else len(experiment.curve)
     work = [
         (test, before_end * curve + tested),
@@ -240,7 +229,7 @@ def _evaluation_seconds(experiment: Simulation) -> float:
         if count and examples is not None:
             sample = _spread(len(examples), 2 * config.batch_size)
             model, size = experiment.model.split, config.batch_size
-            seconds = _seconds(partial(evaluate, model, examples, size, sample))
+            seconds = elapsed(partial(evaluate, model, examples, size, sample))
             total += count * seconds / len(sample)
     return total
 
@@ -248,9 +237,3 @@ def _evaluation_seconds(experiment: Simulation) -> float:
 def _spread(size: int, count: int) -> Sequence[int]:
     """Return up to ``count`` numbers below ``size`` at equal distances."""
     return sorted(set(np.linspace(0, size - 1, min(count, size)).astype(int).tolist()))
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start

@@ -76,7 +76,7 @@ def return_to(run: RunDirectory, round_number: int) -> None:
     for number, path in _earlier(run):
         if number >= round_number:
             path.unlink()
-    run.unfinish()
+    run.reopen()
 
 
 def forget_states(run: RunDirectory) -> bool:

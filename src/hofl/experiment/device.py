@@ -16,7 +16,7 @@ from hofl.experiment.fleet import execution_of, memory_plan_of, strategy_of
 from hofl.experiment.method import build_method
 from hofl.experiment.model import adapter_of, encoded, model_of
 from hofl.experiment.tasks import resolved_task, shards_of
-from hofl.memory.capability import capability_of
+from hofl.memory.capability import capability_of, memory_alone
 from hofl.memory.device import Device, DevicePlanner, budget_reader
 from hofl.memory.plan import MemoryPlan
 from hofl.memory.planner import Planner
@@ -67,6 +67,9 @@ def build_device(
     if (data is None) == (shard is None):
         raise HoflError("a device needs --data FILE_OR_DIR, or --shard NUMBER for a rehearsal.")
     method = build_method(config)
+    # Every plan brings w: the adapter that the run starts from is on the server.
+    own = config.adapter.model_copy(update={"start": None})
+    config = config.model_copy(update={"adapter": own})
     config, task = resolved_task(config if data is None else _with_files(config, data))
     rows = _rows(config, task, shard)
     model = model_of(config, method, device)
@@ -90,6 +93,7 @@ def build_device(
         _OneShard(rows),
         config.task.batch_size,
         lambda _plan: choose().execution,
+        start=config.adapter.start_sha256,
         **options,
     )
     return DeviceSide(client, model.split.layout, len(rows), choose)
@@ -100,7 +104,7 @@ def _chooser(
 ) -> Callable[[int, bool], Cost]:
     """Return how a device's plan is chosen: by memory alone, or by all that it can do."""
     if strategy == "paper":
-        return lambda memory, backward: costs.fitting(memory)
+        return lambda memory, _: costs.fitting(memory_alone(capability_of({**limits}, memory)))
     planner = Planner(costs, method)
     able = limits.get("backward", True)
 

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ from hofl.experiment.config import EngineConfig, ExperimentConfig
 from hofl.experiment.fleet_config import ChangeConfig, DeviceConfig, FleetConfig, PlannedConfig
 from hofl.experiment.tasks import fleet_seed
 from hofl.local.site import Execution
-from hofl.memory.capability import capability_of
+from hofl.memory.capability import Capability, capability_of, memory_alone
 from hofl.memory.device import FREE, Device, budget_bytes
 from hofl.memory.hollow import hollow_model
 from hofl.memory.plan import MemoryPlan, cost_facts
 from hofl.memory.planner import Planner
-from hofl.memory.workload import Cost, heaviest_workload
+from hofl.memory.workload import heaviest_workload
 from hofl.methods import Method
 from hofl.models.adapters import FullBlocks, Lora
+from hofl.models.files import dtype_in_files
 from hofl.models.loading import DTYPES
 from hofl.models.quantised import FORMS
 from hofl.models.split import SplitModel
@@ -176,6 +177,7 @@ def memory_plan_of(
         storage_dtype=DTYPES.get(stored, torch.float32),
         compute_dtype=model.compute_dtype,
         form=stored if stored in FORMS else None,
+        file_dtype=dtype_in_files(model.on_disk),
     )
     work = heaviest_workload(train, method.local, config.task.batch_size, smallest_shard)
     base, streaming = execution_of(config.engine), bool(model.on_disk)
@@ -191,11 +193,15 @@ def _planned(
 ) -> tuple[tuple[PlannedConfig, ...], dict[str, Any]]:
     """Return the choice for each device, and the plan behind it as plain values."""
     planner = Planner(memory, method)
-    chosen: dict[str, Cost] = {}
-    for key, device in wanted.items():
-        capability = capability_of(device.model_dump(), parse_bytes(device.memory))
-        by_memory = strategy == "paper"
-        chosen[key] = memory.fitting(capability.memory) if by_memory else planner.best(capability)
+    able = {
+        key: capability_of(device.model_dump(), parse_bytes(device.memory))
+        for key, device in wanted.items()
+    }
+    if strategy == "paper":
+        budgets = {key: memory_alone(capability) for key, capability in able.items()}
+        chosen = {key: memory.fitting(budget) for key, budget in budgets.items()}
+    else:
+        chosen = {key: planner.best(capability) for key, capability in able.items()}
     rule = method.local
     planned = tuple(
         PlannedConfig(
@@ -207,12 +213,25 @@ def _planned(
         for key, cost in chosen.items()
     )
     if strategy == "paper":
-        return planned, memory.facts(name, chosen)
+        return planned, memory.facts(name, {key: (budgets[key], chosen[key]) for key in chosen})
+    padded = replace(planner, memory=memory.padded)
     rows = {
-        key: {**cost_facts(cost), "headroom_bytes": planner.headroom.of(cost)}
+        key: {
+            **cost_facts(cost),
+            "headroom_bytes": planner.headroom.of(cost),
+            "padded": _facts_of_best(padded, able[key]),
+        }
         for key, cost in chosen.items()
     }
     return planned, {**memory.shape(name), "chosen": rows}
+
+
+def _facts_of_best(planner: Planner, device: Capability) -> dict[str, Any] | None:
+    """Return the best plan of a device as plain values; None where nothing fits."""
+    try:
+        return cost_facts(planner.best(device))
+    except HoflError:
+        return None
 
 
 def execution_of(section: EngineConfig | PlannedConfig) -> Execution:

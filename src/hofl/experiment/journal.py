@@ -77,30 +77,35 @@ class Journal:
             if event is None or event.get("previous") != before:
                 raise HoflError(
                     f"{self._path} is not as it was written from line {number} on: that line was "
-                    "changed, removed or inserted. Restore it from a backup; training needs it not."
+                    "changed, removed or inserted. Restore it from a backup; training does not "
+                    "need it."
                 )
             before = hashlib.sha256(line).hexdigest()
             events.append(event)
         if not events:
             raise HoflError(
                 f"{self._path} has no event: it was emptied, or a kill cut off the first. "
-                "Restore it from a backup; training needs it not."
+                "Restore it from a backup; training does not need it."
             )
         return events, before
 
+    def last(self) -> dict[str, Any]:
+        """Return the last event, unverified; empty without one."""
+        return _parsed(_tail(self._path)[0]) or {}
+
     def complete(self, records: Iterable[RoundRecord]) -> None:
         """Add the kept rounds that are missing: a kill came between a checkpoint and its line."""
-        told: set[int] = set()
+        written: set[int] = set()
         for event in map(_parsed, self._lines()):
             if event is None:
                 continue
             reached = event.get("round", 0)
             if event["event"] == "round":
-                told.add(reached)
+                written.add(reached)
             elif event["event"] in ("started", "returned"):
-                told = {number for number in told if number <= reached}
+                written = {number for number in written if number <= reached}
         for record in records:
-            if record.round and record.round not in told:
+            if record.round and record.round not in written:
                 self.append("round", {**_of_a_round(record.to_json()), "late": True})
 
     def _lines(self) -> list[bytes]:
@@ -125,7 +130,7 @@ class Journal:
                 self.append("started", {"version": VERSION, "round": facts["round"]})
             elif event == "round":
                 self.append("round", _of_a_round(facts))
-            elif event in ("device", "lost"):
+            elif event in ("device", "lost", "stop"):
                 self.append(event, facts)
             elif event == "end":
                 self.append("finished", {"adapter_sha256": facts["adapter_sha256"]})
@@ -146,19 +151,19 @@ def of_day(events: Sequence[Mapping[str, Any]], day: date) -> list[Mapping[str, 
 def story(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line for people about every event."""
     for event in events:
-        yield f"{event['time'][:19].replace('T', ' ')}  {_told(event)}"
+        yield f"{event['time'][:19].replace('T', ' ')}  {_line(event)}"
 
 
-def _told(event: Mapping[str, Any]) -> str:
+def _line(event: Mapping[str, Any]) -> str:
     kind = event["event"]
     if kind == "round":
-        told = f"round {event['round']} kept: {len(event.get('answered', ()))} of "
-        told += f"{len(event.get('cohort', ()))} answered"
+        line = f"round {event['round']} kept: {len(event.get('answered', ()))} of "
+        line += f"{len(event.get('cohort', ()))} answered"
         for client, reason in event.get("refused", {}).items():
-            told += f"; client {client} refused: {reason}"
+            line += f"; client {client} refused: {reason}"
         again = len(event.get("repeats", ()))
-        told += f"; drawn {again + 1} times" if again else ""
-        return told + ("; a kill came before this line, a later start wrote it" * ("late" in event))
+        line += f"; drawn {again + 1} times" if again else ""
+        return line + ("; a kill came before this line, a later start wrote it" * ("late" in event))
     rest = {name: event[name] for name in event if name not in ("time", "event", "previous")}
     rest.pop("sha256", None)
     rest.pop("adapter_sha256", None)

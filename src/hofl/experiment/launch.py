@@ -3,120 +3,37 @@
 Nothing heavy is loaded before it is known that something has to be trained.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
 from hofl.core.errors import HoflError, reason_of
-from hofl.engines.base import Engine
-from hofl.experiment.config import ExperimentConfig, parse_config
+from hofl.core.process import leave_if_imported_again
+from hofl.experiment.callbacks import ProgressBar
+from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.events import Callback
 from hofl.experiment.journal import Journal
-from hofl.experiment.records import RoundRecord, RunSummary
-from hofl.experiment.runs import RunDirectory, check_new
+from hofl.experiment.launcher import LOCAL, E, Launcher
+from hofl.experiment.observing import observed
+from hofl.experiment.records import RoundRecord
+from hofl.experiment.result import Result
+from hofl.experiment.reuse import Exist, check_exist, check_new, check_same, holds_run, replaced
+from hofl.experiment.runs import RunDirectory
+from hofl.tracking.trackers import makers
 
 if TYPE_CHECKING:
-    from hofl.engines.client import LocalClient
-    from hofl.experiment.build import Experiment, Simulation
+    from hofl.data.own_rows import Owners
+    from hofl.experiment.build import Experiment
+    from hofl.experiment.handover import Source
     from hofl.experiment.rounds import Observer
 
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run.
-
-    Args:
-        path: the run directory.
-        record: its summary, typed.
-    """
-
-    path: Path
-    record: RunSummary
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The contents of ``summary.json``."""
-        return self.record.to_json()
-
-    @property
-    def adapter(self) -> Path:
-        """Folder of the trained adapter."""
-        return self.path / "adapter"
-
-    def load(self) -> Any:
-        """Load the trained model, by ``transformers`` and ``peft`` alone.
-
-        Raises:
-            HoflError: a file of the adapter is not as it was written.
-        """
-        from hofl.models.adapters import load_trained
-        from hofl.models.loading import resolve_reference
-
-        run = RunDirectory(self.path)
-        model = run.config().model
-        if run.finished() is None:
-            raise HoflError(f"{self.path} has no result. Resume the run: it writes one at its end.")
-        if model.weights == "random":
-            raise HoflError("the run trained on random weights, and only its adapter was kept.")
-        return load_trained(self.adapter, resolve_reference(model.name))
-
-
-E = TypeVar("E", bound="Experiment")
-
-
-@dataclass(frozen=True)
-class Launcher(Generic[E]):
-    """How one kind of run is built and carried out.
-
-    Args:
-        build: makes the experiment, and refuses what cannot work: nothing is written before.
-        engine: opens the engine of an experiment in its run directory.
-        resume_hint: the command that resumes such a run, with ``{path}`` for its folder.
-    """
-
-    build: Callable[[ExperimentConfig], E]
-    engine: Callable[[E, RunDirectory, "Observer"], AbstractContextManager[Engine]]
-    resume_hint: str
-
-
-def prepared(config: ExperimentConfig) -> "Simulation":
-    """Set up this process as the configuration says, and build what it names."""
-    from hofl.core.process import tune_allocator, use_threads
-    from hofl.experiment.build import build_simulation
-
-    tune_allocator()
-    use_threads(config.engine.threads, config.engine.workers)
-    return build_simulation(config)
-
-
-@contextmanager
-def local_engine(
-    simulation: "Simulation", directory: RunDirectory, observe: "Observer"
-) -> Iterator[Engine]:
-    """Open the configured engine of this machine."""
-    from hofl.catchup import HeldModels, catches_up
-    from hofl.engines.local import InProcess
-    from hofl.engines.workers import WorkerPool
-
-    engine, layout = simulation.config.engine, simulation.layout
-    held = HeldModels(layout) if catches_up(simulation.method, layout) else None
-    if engine.workers == 1:
-        yield InProcess(simulation.client, held)
-        return
-    values = simulation.config.model_dump(mode="json")
-    pool = WorkerPool(partial(worker_client, values), engine.workers, held)
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
-LOCAL = Launcher(prepared, local_engine, "hofl run --resume {path}")
-"""All clients are simulated on this machine."""
+SPLIT_STATE = "server.state"
+"""In the checkpoints of a split run (``hofl split``): the state of its server."""
 
 
 def run(
@@ -124,15 +41,51 @@ def run(
     out: str | Path,
     observe: "Observer" = lambda event, facts: None,
     launcher: Launcher[Any] = LOCAL,
+    *,
+    train: "Source | None" = None,
+    test: "Source | None" = None,
+    clients: "str | Owners | None" = None,
+    exist: Exist = "error",
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Result:
-    """Run an experiment into a new folder."""
-    path = Path(out)
+    """Run an experiment into a folder.
+
+    Args:
+        config: what to run.
+        out: the run's folder.
+        observe: called as the run proceeds (``hofl.experiment.rounds.Observer``).
+        launcher: how the run is carried out.
+        train: rows of your own, as of ``hofl.with_data``; they are written into the run's folder,
+            so that it can be resumed, evaluated and moved.
+        test: the same for the examples to evaluate on.
+        clients: the client of each training row, as of ``hofl.with_data``.
+        exist: what to do with a run that is in the folder already: ``error`` refuses it, ``resume``
+            continues it if it was started with the same configuration and data (a finished one is
+            returned as it is), ``replace`` removes it when the new run has been created.
+        callbacks: hear of the run by typed events (``hofl.experiment.events``).
+        progress: whether to show a bar; unset, in a terminal and in a notebook only.
+
+    Raises:
+        HoflError: a mistake that the user can fix; nothing was written.
+    """
+    leave_if_imported_again()
+    check_exist(exist)
+    path, handed = Path(out), {"train": train, "test": test, "clients": clients}
     with readable_errors(path):
-        check_new(path, launcher.resume_hint.format(path=path))
-        experiment, directory = _created(config, path, launcher)
+        there = holds_run(path)
+        if there and exist == "resume":
+            with _given(config, path, handed) as given:
+                check_same(RunDirectory.open(path), given)
+            return resume(path, observe, launcher, callbacks=callbacks, progress=progress)
+        with replaced(path) if there and exist == "replace" else nullcontext():
+            check_new(path, launcher.resume_hint.format(path=path))
+            with _given(config, path, handed) as given:
+                experiment, directory = _created(given, path, launcher)
         if experiment.memory_plan:
             observe("plan", experiment.memory_plan)
-        return _trained(experiment, directory, observe, launcher)
+        with _watched(callbacks, progress) as watching:
+            return _trained(experiment, directory, observe, launcher, watching)
 
 
 def resume(
@@ -140,12 +93,18 @@ def resume(
     observe: "Observer" = lambda event, facts: None,
     launcher: Launcher[Any] = LOCAL,
     from_round: int | None = None,
+    rounds: int | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Result:
     """Resume a run after its latest checkpoint; a finished run is returned as it is.
 
-    With ``from_round`` it goes on from the checkpoint of that round, finished or not: the last
-    ``server.keep`` are kept. What came after is forgotten.
+    With ``from_round`` it continues from the checkpoint of that round, finished or not: the last
+    ``server.keep`` are kept. What came after is forgotten. With ``rounds`` it is extended first
+    (``hofl.experiment.extension``).
     """
+    leave_if_imported_again()
     with readable_errors(Path(path)):
         directory = RunDirectory.open(Path(path))
         if from_round is not None:
@@ -154,10 +113,17 @@ def resume(
             with directory.locked():
                 return_to(directory, from_round)
                 Journal(directory.path).append("returned", {"round": from_round})
+        if rounds is not None:
+            from hofl.experiment.extension import extend
+
+            with directory.locked():
+                extend(directory, rounds)
         finished = directory.finished()
         if finished is not None:
             return Result(directory.path, finished)
-        return _trained(_reopened(directory, launcher), directory, observe, launcher)
+        with _watched(callbacks, progress) as watching:
+            experiment = _reopened(directory, launcher)
+            return _trained(experiment, directory, observe, launcher, watching)
 
 
 def advance(
@@ -184,35 +150,44 @@ def advance(
         else:
             experiment, directory = _created(config, path, launcher)
         with (
-            audited(directory, observe) as seen,
+            observed(directory, experiment.config, observe) as seen,
             launcher.engine(experiment, directory, seen) as engine,
         ):
             train_until(experiment, engine, directory, seen, last)
         return directory.metrics()
 
 
-def worker_client(values: dict[str, Any], rank: int) -> "LocalClient":
-    """Make the client of one process in a pool of workers, from a configuration's plain values."""
-    import torch
+@contextmanager
+def _given(
+    config: ExperimentConfig, path: Path, handed: dict[str, Any]
+) -> Iterator[ExperimentConfig]:
+    """Write what is handed over into a run's folder; remove it if no run comes of it."""
+    if not any(source is not None for source in handed.values()):
+        yield config
+        return
+    from hofl.experiment.handover import DATA, python_places, with_data
 
-    from hofl.core.process import tune_allocator, use_threads
-    from hofl.experiment.build import build_simulation
-    from hofl.models.loading import resolve_device
-
-    config = parse_config(values)
-    tune_allocator()
-    use_threads(config.engine.threads, config.engine.workers)
-    device = resolve_device(config.engine.device)
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", rank % torch.cuda.device_count())
-    return build_simulation(config, device=str(device)).client
+    folder, fresh = path.resolve() / DATA, not path.exists()
+    try:
+        with python_places(folder):
+            yield with_data(config, folder, **handed)
+    except BaseException:
+        if not holds_run(path):
+            shutil.rmtree(path if fresh else folder, ignore_errors=True)
+        raise
 
 
 def _created(config: ExperimentConfig, path: Path, launcher: Launcher[E]) -> tuple[E, RunDirectory]:
     """Build and check everything, then write the run's folder."""
+    makers(config.tracking.to)  # what is missing is said before anything is written
     experiment = launcher.build(config)
     directory = RunDirectory.create(
-        path, experiment.config, experiment.secret, experiment.memory_plan, _data(experiment)
+        path,
+        experiment.config,
+        experiment.secret,
+        experiment.memory_plan,
+        _data(experiment),
+        asked=config,
     )
     return experiment, directory
 
@@ -227,34 +202,46 @@ def _data(experiment: "Experiment") -> dict[str, str]:
 
 def _reopened(directory: RunDirectory, launcher: Launcher[E]) -> E:
     """Build the experiment of an existing run, with the secret that it was started with."""
-    secret = directory.secret()  # before anything heavy is loaded
-    return replace(launcher.build(directory.config()), secret=secret)
-
-
-def _trained(
-    experiment: E, directory: RunDirectory, observe: "Observer", launcher: Launcher[E]
-) -> Result:
-    from hofl.experiment.rounds import run_rounds
-
-    with (
-        audited(directory, observe) as seen,
-        launcher.engine(experiment, directory, seen) as engine,
-    ):
-        return Result(directory.path, run_rounds(experiment, engine, directory, seen))
+    if (directory.checkpoint / SPLIT_STATE).exists():
+        raise HoflError(
+            f"{directory.path} is a split run: resume it with hofl split --resume {directory.path}"
+        )
+    secret, config = directory.secret(), directory.config()  # before anything heavy is loaded
+    makers(config.tracking.to)
+    directory.check_rows()
+    return replace(launcher.build(config), secret=secret)
 
 
 @contextmanager
-def audited(directory: RunDirectory, observe: "Observer") -> Iterator["Observer"]:
-    """Lock a run, remove what a kill left, and write down what happens inside."""
-    journal = Journal(directory.path)
-    with directory.locked():
-        directory.sweep()
-        try:
-            yield journal.watching(observe, directory.metrics)
-        except BaseException as error:
-            with suppress(OSError):  # a full disk, say, which is what stopped the run
-                journal.stopped(error)
-            raise
+def _watched(callbacks: Sequence[Callback], progress: bool | None) -> Iterator[Sequence[Callback]]:
+    """Yield the callbacks and, if it is wanted, a bar that is closed whatever happens."""
+    if not ProgressBar.wanted(progress):
+        yield callbacks
+        return
+    bar = ProgressBar()
+    try:
+        yield [*callbacks, bar]
+    finally:
+        bar.close()
+
+
+def _trained(
+    experiment: E,
+    directory: RunDirectory,
+    observe: "Observer",
+    launcher: Launcher[E],
+    callbacks: Sequence[Callback],
+) -> Result:
+    from hofl.experiment.calling import calling
+    from hofl.experiment.rounds import run_rounds
+
+    if callbacks:
+        observe = calling(callbacks, experiment, directory, observe)
+    with (
+        observed(directory, experiment.config, observe) as seen,
+        launcher.engine(experiment, directory, seen) as engine,
+    ):
+        return Result(directory.path, run_rounds(experiment, engine, directory, seen))
 
 
 @contextmanager

@@ -69,6 +69,17 @@ class MetricsFile:
         spent = revealed(record for record, _ in self.lines())
         self.replace([dataclasses.replace(first, lost=spent)])
 
+    def forget_stop(self) -> None:
+        """Let a run that a callback ended go on."""
+        lines = list(self.lines())
+        if any(record is not None and record.stopped for record, _ in lines):
+            self._write(
+                [
+                    text if record is None else _text(dataclasses.replace(record, stopped=None))
+                    for record, text in lines
+                ]
+            )
+
     def replace(self, records: list[RoundRecord]) -> None:
         """Write these rounds in place of all lines."""
         self._write([_text(record) for record in records])

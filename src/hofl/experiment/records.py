@@ -4,7 +4,8 @@ The only reader and writer of their keys. Unknown keys are ignored and missing o
 defaults, so that runs of other versions can be read. Nothing here needs torch.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ _NUMBERED = {"refused", "present", "rules", "raised", "peak_by_boundary", "wire"
 # Written only where there is something to say.
 _OPTIONAL = {"present", "rules", "resting", "forward_only", "repeats", "lost", "waited", "wire"}
 _OPTIONAL |= {"scalars", "downlink_whole", "repaired", "eval", "eval_seconds", "epsilon", "audit"}
-_OPTIONAL |= {"bottom_signal"}
+_OPTIONAL |= {"bottom_signal", "ledger", "server_peak_bytes", "stopped"}
 
 
 def headline(scores: Scores) -> tuple[str, float]:
@@ -75,7 +76,7 @@ class RoundRecord(Attempt):
         repeats: earlier attempts, which had too few answers.
         lost: clients that were asked in attempts that the engine lost.
         raised: clients that had to raise their boundary, and to which.
-        forward_only: those of them that could not run a block backward, and went on without.
+        forward_only: those of them that could not run a block backward, and continued without.
         train_loss: mean over the clients that report one.
         uplink_bytes, downlink_bytes: serialised uploads and plans.
         seconds: without waiting for devices and without evaluation.
@@ -96,6 +97,9 @@ class RoundRecord(Attempt):
         scalars: mean scalars [E][q] from which alone the round can be repeated; None without such.
         downlink_whole: downlink_bytes if every client had been sent the whole model; None where
             that is what was done.
+        stopped: why a callback ended the run after this round; None if none did.
+        ledger: bytes and number of tensors by category (``hofl.twoparty.ledger``), of a split run.
+        server_peak_bytes: measured peak of a split run's server; None where none was measured.
     """
 
     round: int
@@ -123,6 +127,9 @@ class RoundRecord(Attempt):
     repaired: bool = False
     scalars: list[list[float]] | None = None
     downlink_whole: int | None = None
+    stopped: str | None = None
+    ledger: dict[str, dict[str, int]] = field(default_factory=dict)
+    server_peak_bytes: int | None = None
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -178,6 +185,9 @@ class RunSummary:
         wire: bytes on the network; empty without one.
         epsilon: privacy spent by each client; empty without privacy.
         bottom_signal: mean over the rounds, by bottom rule; empty where no bottom was trained.
+        stopped: why a callback ended it before its last round; None if none did.
+        ledger: totals by category of a split run; empty for others.
+        server_peak_bytes: largest measured peak of a split run's server; None for others.
     """
 
     method: str
@@ -201,6 +211,9 @@ class RunSummary:
     wire: dict[str, int] = field(default_factory=dict)
     epsilon: dict[str, Any] = field(default_factory=dict)
     bottom_signal: dict[str, float] = field(default_factory=dict)
+    stopped: str | None = None
+    ledger: dict[str, dict[str, int]] = field(default_factory=dict)
+    server_peak_bytes: int | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -217,6 +230,15 @@ class RunSummary:
     def to_json(self) -> dict[str, Any]:
         """Return what summary.json says."""
         return _plain(vars(self))
+
+
+def ledger_totals(records: Iterable[RoundRecord]) -> dict[str, dict[str, int]]:
+    """Add up the ledgers of a split run's steps; empty for other runs."""
+    totals: dict[str, Counter[str]] = {}
+    for record in records:
+        for category, entry in record.ledger.items():
+            totals.setdefault(category, Counter()).update(entry)
+    return {category: dict(entry) for category, entry in totals.items()}
 
 
 def _known(kind: type, values: Mapping[str, Any], numbered: set[str]) -> dict[str, Any]:

@@ -3,21 +3,26 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hofl.core.durable import PARTIAL, put_in_place
 from hofl.core.errors import HoflError
 from hofl.engines.base import Engine, RoundLost
 from hofl.evaluation.clients import evaluate_clients
-from hofl.evaluation.scores import evaluate
+from hofl.evaluation.scores import Progress, evaluate
 from hofl.experiment.attempt import History, one_attempt
 from hofl.experiment.build import Experiment
 from hofl.experiment.card import card_of
 from hofl.experiment.checkpoint import load_state, prune, save_state
+from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.divergence import Divergence, moved
+from hofl.experiment.events import StopTraining
 from hofl.experiment.records import Attempt, RoundRecord, RunSummary, Scores
 from hofl.experiment.runs import RunDirectory
+from hofl.experiment.samples import sampled
 from hofl.experiment.tally import ledger_of, released, summarise
+from hofl.experiment.tasks import fixed_examples
 from hofl.models.adapters import save_adapter
 from hofl.server.state import ServerState
 
@@ -29,16 +34,19 @@ Observer = Callable[[str, Mapping[str, Any]], None]
 ``plan``        boundaries were chosen for memory budgets: what ``plan.json`` says
 ``start``       training starts or resumes: ``round`` reached, ``rounds`` to reach, ``scores`` of
                 round 0, ``note`` about the data (or "")
-``client``      a client's answer arrived: ``client``, and ``number`` and ``of``, its place
-                in the attempt
+``client``      a client's answer arrived: ``round``, ``client``, and ``number`` and ``of``, its
+                place in the attempt
 ``lost``        the engine lost an attempt, which is repeated: ``round``, ``reason``
 ``waiting``     the engine waits for devices or answers; comes again and again
 ``evaluation``  examples are being scored: ``done``, ``of``
 ``round``       a round was recorded: its line in ``metrics.jsonl`` (``RoundRecord.to_json``)
+``tracker``     a tracker failed and is left out: ``name``, ``reason``
+``stop``        a callback ends the run: ``round``, the last one, and ``reason``
 ``device``      devices of a network come, go or fail: ``text`` for people
 ``end``         the run is finished: what ``summary.json`` says (``RunSummary.to_json``)
 
-An observer that raises stops the run as a kill would: it can be resumed.
+An observer that raises stops the run as a kill would, and it can be resumed; one that raises
+``StopTraining`` ends it (``hofl.experiment.events``, where callbacks get typed events).
 """
 
 
@@ -46,16 +54,55 @@ def run_rounds(
     experiment: Experiment, engine: Engine, run: RunDirectory, observe: Observer
 ) -> RunSummary:
     """Train from the latest checkpoint (or the start) to the end, and return the summary."""
-    state = train_until(experiment, engine, run, observe, experiment.config.rounds)
-    experiment.model.split.load(state.w)
+    try:
+        state = train_until(experiment, engine, run, observe, experiment.config.rounds)
+    except StopTraining as stop:
+        state = stopped(experiment, run, observe, stop)
+    return conclude(experiment, state, run, observe)
+
+
+def conclude(
+    experiment: Experiment, state: ServerState, run: RunDirectory, observe: Observer
+) -> RunSummary:
+    """Write sample answers, adapter and summary of a run that has ended."""
     summary = summarise(experiment, run.metrics())
-    card = card_of(experiment, summary)
-    fresh = run.adapter.with_name(run.adapter.name + PARTIAL)
-    save_adapter(experiment.model.split.module, fresh, card.base, card.markdown())
-    summary = replace(summary, adapter_sha256=put_in_place(fresh, run.adapter))
+    samples = sampled(experiment, state, _progress(observe))
+    if samples is not None:
+        samples.write(run.path)
+        summary = samples.added_to(summary)
+    digests = save_parameters(experiment, state, summary, run.adapter)
+    summary = replace(summary, adapter_sha256=digests)
     run.write_summary(summary)
     observe("end", summary.to_json())
     return summary
+
+
+def save_parameters(
+    experiment: Experiment, state: ServerState, summary: RunSummary, folder: Path
+) -> dict[str, str]:
+    """Write w_t as an adapter in place of what the folder holds; return its files' digests."""
+    experiment.model.split.load(state.w)
+    card = card_of(experiment, summary)
+    fresh = folder.with_name(folder.name + PARTIAL)
+    save_adapter(experiment.model.split.module, fresh, card.base, card.markdown())
+    return put_in_place(fresh, folder)
+
+
+def stopped(
+    experiment: Experiment, run: RunDirectory, observe: Observer, stop: StopTraining
+) -> ServerState:
+    """End a run with the last whole round, scored on the whole test set; return its state."""
+    state = load_state(run, experiment.layout.digest)
+    if state is None or not state.round:
+        raise stop
+    reason = str(stop) or "a callback ended it"
+    observe("stop", {"round": state.round, "reason": reason})
+    records = run.metrics()
+    last = records[-1]
+    if not last.scores or (experiment.curve is not None and not last.stopped):
+        last = scored(last, experiment, state, observe, whole=True)
+    run.rounds.replace([*records[:-1], replace(last, stopped=reason)])
+    return state
 
 
 def train_until(
@@ -77,15 +124,14 @@ def train_until(
     observe("start", {"round": state.round, **facts})
     history, ledger = History.of(experiment, records), ledger_of(experiment, records)
     divergence = Divergence.of(experiment, records)
-    while state.round < last:
+    while state.round < last and not records[-1].stopped:
         before = state
         state, record = one_round(experiment, engine, before, observe, history)
         update, distance = moved(experiment.start.w, before.w, state.w)
         record = replace(record, update_norm=update, distance=distance)
         if config.server.divergence:
             divergence.judge(record)
-        every = config.evaluation.every
-        if state.round == config.rounds or (every and state.round % every == 0):
+        if _is_scored(config, state.round):
             record = scored(record, experiment, state, observe)
         if ledger is not None:
             record = replace(record, epsilon=ledger.note(released(experiment, record)))
@@ -153,34 +199,49 @@ def _too_few(attempt: Attempt, wanted: int) -> str:
 def rescored(
     run: RunDirectory, experiment: Experiment, state: ServerState, observe: Observer
 ) -> list[RoundRecord]:
-    """Return the records; score again the start and the end where a repair lost their scores."""
+    """Return the records; score the start and w_t again where a repair or extension took that."""
     records = run.metrics()
-    ends = {0: experiment.start, experiment.config.rounds: state}
-    lost = [n for n in ends if n < len(records) and not records[n].scores]
+    states = {0: experiment.start, state.round: state}
+    due = [n for n in states if _is_scored(experiment.config, n)]
+    lost = [n for n in due if n < len(records) and not records[n].scores]
     for number in lost:
-        records[number] = scored(records[number], experiment, ends[number], observe)
+        records[number] = scored(records[number], experiment, states[number], observe)
     if lost:
         run.rounds.replace(records)
     return records
 
 
+def _is_scored(config: ExperimentConfig, number: int) -> bool:
+    """Return whether w_t is scored: the start, the end, and every so often between them."""
+    every = config.evaluation.every
+    return number in (0, config.rounds) or bool(every and number % every == 0)
+
+
 def scored(
-    record: RoundRecord, experiment: Experiment, state: ServerState, observe: Observer
+    record: RoundRecord,
+    experiment: Experiment,
+    state: ServerState,
+    observe: Observer,
+    whole: bool = False,
 ) -> RoundRecord:
-    """Return the record with the scores of w_t, and how long they took."""
+    """Return the record with the scores of w_t, and how long they took.
+
+    The end of a run sees all test examples that are to be used; ``whole`` says so of other rounds.
+    """
     began = time.perf_counter()
-    scores = evaluation(experiment, state, observe)
+    whole = whole or state.round == experiment.config.rounds
+    scores = evaluation(experiment, state, observe, whole)
     return replace(record, scores=scores, eval_seconds=round(time.perf_counter() - began, 3))
 
 
-def evaluation(experiment: Experiment, state: ServerState, observe: Observer) -> Scores:
-    """Return the scores of w_t; the end of a run sees the whole test set."""
+def evaluation(
+    experiment: Experiment, state: ServerState, observe: Observer, whole: bool
+) -> Scores:
+    """Return the scores of w_t, on the ``whole`` of the test examples or on those of a curve."""
     config, model = experiment.config, experiment.model.split
     model.load(state.w.to(model.device))
 
-    def progress(done: int, of: int) -> None:
-        observe("evaluation", {"done": done, "of": of})
-
+    progress = _progress(observe)
     scores: dict[str, Any] = {}
     size = config.evaluation.batch_size
     if experiment.held_out is not None:
@@ -189,6 +250,11 @@ def evaluation(experiment: Experiment, state: ServerState, observe: Observer) ->
         held_out = evaluate_clients(model, examples, rows, tiers, size, progress)
         scores = {**held_out.means(), "clients": held_out.summary()}
     if experiment.test is not None:
-        chosen = None if state.round == config.rounds else experiment.curve
+        tested = fixed_examples(len(experiment.test), config.evaluation.examples)
+        chosen = tested if whole else experiment.curve
         scores |= evaluate(model, experiment.test, size, chosen, progress)
     return scores
+
+
+def _progress(observe: Observer) -> Progress:
+    return lambda done, of: observe("evaluation", {"done": done, "of": of})

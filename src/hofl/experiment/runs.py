@@ -1,27 +1,24 @@
 """The run directory: the contract between run, resume, report and tests. Reading needs no torch.
 
 RUN/config.toml        the complete resolved configuration; paths are relative to RUN
+RUN/asked.toml         the configuration as it was given, before defaults were filled in
 RUN/environment.json   versions, machine, git commit, digests of the data
+RUN/data/              rows that were handed over from Python (hofl.experiment.handover)
 RUN/plan.json          where boundaries were chosen for memory budgets: the costs they come from
 RUN/secret.key         the run's secret (hofl.core.secret), a second copy in checkpoint/
 RUN/metrics.jsonl      one object per round; round 0 is the start (hofl.experiment.metrics)
 RUN/audit.jsonl        what happened and when (hofl.experiment.journal)
 RUN/checkpoint/        the last few server states (hofl.experiment.checkpoint)
 RUN/adapter/           the result, an ordinary PEFT adapter
+RUN/samples.json       answers to fixed prompts, before and after (hofl.experiment.samples)
 RUN/summary.json       final metrics and totals; written last
 """
 
-import fcntl
 import json
-import os
-import platform
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +32,9 @@ from hofl.core.durable import (
     write_whole,
 )
 from hofl.core.errors import HoflError
+from hofl.core.locks import locked
 from hofl.core.secret import RunSecret
+from hofl.experiment.environment import environment
 from hofl.experiment.metrics import MetricsFile
 from hofl.experiment.records import RoundRecord, RunSummary
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:  # records are read more often than configurations, and need n
     from hofl.experiment.config import ExperimentConfig
 
 SECRET = "secret.key"
+ASKED = "asked.toml"
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class RunDirectory:
         secret: RunSecret,
         plan: Mapping[str, Any] | None = None,
         data: Mapping[str, str] | None = None,
+        asked: "ExperimentConfig | None" = None,
     ) -> "RunDirectory":
         """Start a new run; an existing one is never overwritten.
 
@@ -68,22 +69,31 @@ class RunDirectory:
             secret: from which its keys are derived.
             plan: how the boundaries were chosen, where they were.
             data: digests of the examples, by set.
+            asked: the configuration as it was given.
         """
+        from hofl.experiment.reuse import check_new
+
         check_new(path, f"hofl run --resume {path}")
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
-        import tomli_w
-
-        from hofl.experiment.changes import portable
-
-        facts = {**environment(), "data": dict(data or {})}
-        text = tomli_w.dumps(portable(plain_values(config), path))
+        facts = {**environment(), "data": dict(data or {}), "rows": digests(path / "data")}
         write_whole(path / "environment.json", json.dumps(facts, indent=2) + "\n")
+        if asked is not None:
+            run.write_asked(asked)
         if plan:
             write_whole(path / "plan.json", json.dumps(plan, indent=2) + "\n")
         run.keep_secret(secret)
-        write_whole(path / "config.toml", with_checksum(text))  # last: with it the folder is a run
+        run.write_config(config)  # last: with it the folder is a run
         return run
+
+    def write_asked(self, config: "ExperimentConfig") -> None:
+        """Write the configuration as it was given."""
+        write_whole(self.path / ASKED, with_checksum(_portable_text(config, self.path)))
+
+    def write_config(self, config: "ExperimentConfig") -> None:
+        """Write the configuration, with paths relative to the run's folder."""
+        text = _portable_text(config, self.path)
+        write_whole(self.path / "config.toml", with_checksum(text))
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
@@ -94,11 +104,18 @@ class RunDirectory:
 
     def config(self) -> "ExperimentConfig":
         """Return the run's resolved configuration."""
+        return self._read("config.toml")
+
+    def asked(self) -> "ExperimentConfig | None":
+        """Return the configuration as it was given; None where an earlier version started it."""
+        return self._read(ASKED) if (self.path / ASKED).is_file() else None
+
+    def _read(self, name: str) -> "ExperimentConfig":
         from hofl.experiment.changes import load_values
         from hofl.experiment.config import parse_config
         from hofl.methods import nested
 
-        path = self.path / "config.toml"
+        path = self.path / name
         check_text(path)
         values = load_values(str(path))
         try:
@@ -106,6 +123,20 @@ class RunDirectory:
             return parse_config({**values, "method": nested(values.get("method", {}))})
         except HoflError as error:
             raise HoflError(f"{path}: {error} Correct it or restore it from a backup.") from None
+
+    def check_rows(self) -> None:
+        """Refuse rows, handed over when the run was started, that are not as they were written."""
+        try:
+            facts = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return  # nothing says what they were
+        for name, digest in facts.get("rows", {}).items():
+            path = self.path / "data" / name
+            if not path.is_file() or file_digest(path) != digest:
+                raise HoflError(
+                    f"{path} is damaged or missing: restore it, or hand the same rows over again "
+                    'by hofl.run(..., exist="resume").'
+                )
 
     def keep_secret(self, secret: RunSecret) -> None:
         """Write the run's secret in two places, readable for the owner alone."""
@@ -159,9 +190,10 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Inside, no other process can work on this run."""
-        with (self.path / "config.toml").open("rb") as file:
+        with ExitStack() as stack:
+            file = stack.enter_context((self.path / "config.toml").open("rb"))
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked(file, wait=False))
             except BlockingIOError:
                 raise HoflError(
                     f"another process is working on {self.path}. Wait for it."
@@ -194,8 +226,13 @@ class RunDirectory:
             )
 
     def unfinish(self) -> None:
-        """Make a finished run one that can be resumed."""
+        """Forget the result of a run: resuming writes it again."""
         (self.path / "summary.json").unlink(missing_ok=True)
+
+    def reopen(self) -> None:
+        """Make a finished run one that trains on, also if a callback had ended it."""
+        self.unfinish()
+        self.rounds.forget_stop()
 
     def sweep(self) -> None:
         """Remove what killed writers left behind; call it under the lock."""
@@ -233,6 +270,20 @@ class RunDirectory:
         return summary
 
 
+def digests(folder: Path) -> dict[str, str]:
+    """Return SHA-256 of the files in a folder, by name; empty without it."""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {file.name: file_digest(file) for file in files}
+
+
+def _portable_text(config: "ExperimentConfig", folder: Path) -> str:
+    import tomli_w
+
+    from hofl.experiment.changes import portable
+
+    return tomli_w.dumps(portable(plain_values(config), folder))
+
+
 def config_text(config: "ExperimentConfig") -> str:
     """Return the configuration as TOML that ``read_config`` takes."""
     import tomli_w
@@ -243,58 +294,3 @@ def config_text(config: "ExperimentConfig") -> str:
 def plain_values(config: "ExperimentConfig") -> dict[str, Any]:
     """Return the configuration as TOML's own types."""
     return config.model_dump(mode="python", exclude_none=True)
-
-
-def check_new(path: Path, resume: str) -> None:
-    """Refuse a folder that already holds something; the command ``resume`` would resume it.
-
-    What a start left that was killed before the folder became a run does not count.
-    """
-    if path.exists() and not path.is_dir():
-        raise HoflError(f"{path} is a file. Choose another --out.")
-    if path.exists() and not stillborn(path):
-        raise HoflError(
-            f"{path} exists and is not empty. Choose another --out, or resume it with {resume}"
-        )
-
-
-def stillborn(path: Path) -> bool:
-    """Return whether a folder holds nothing but what comes before ``config.toml``."""
-    before = {"environment.json", "plan.json", SECRET, "checkpoint", f"checkpoint/{SECRET}"}
-    names = {str(file.relative_to(path)).removesuffix(PARTIAL) for file in path.rglob("*")}
-    return not (path / "config.toml").exists() and names <= before | {"config.toml"}
-
-
-def environment() -> dict[str, Any]:
-    """Return what the numbers were made with."""
-    packages = ("hofl", "torch", "transformers", "peft", "numpy", "safetensors")
-    return {
-        "packages": {name: version(name) for name in packages},
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "git": git_commit(Path(__file__)),
-    }
-
-
-def git_commit(source: Path) -> str | None:
-    """Return the commit of a source file's tree, with a mark when the tree was changed."""
-    if not _git(source.parent, "ls-files", source.name):
-        return None  # installed, perhaps inside somebody else's repository
-    # Not describe --dirty, which writes to the index whatever it is told.
-    changed = _git(source.parent, "status", "--porcelain", "--untracked-files=no")
-    commit = _git(source.parent, "describe", "--always")
-    return f"{commit}-dirty" if commit and changed else commit or None
-
-
-def _git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *words]
-    # Without it, looking at a repository would write to it, and could hold its lock.
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=10, env=environment
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()

@@ -8,37 +8,53 @@ from hofl.core.errors import HoflError
 from hofl.core.process import tune_allocator, use_threads
 from hofl.data.task import FreeText, Task
 from hofl.evaluation import squad
-from hofl.evaluation.scores import Progress, evaluate
+from hofl.evaluation.scores import Progress
+from hofl.evaluation.scores import evaluate as scores_of
 from hofl.experiment.checkpoint import load_state
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.model import encoded_test, model_of
 from hofl.experiment.runs import RunDirectory
+from hofl.experiment.samples import rouge_of
 from hofl.experiment.tasks import fixed_examples, task_to_test
 from hofl.models.loading import LoadedModel
 
 
-def score(
-    config: ExperimentConfig,
-    run: Path | None = None,
+def evaluate(
+    config: ExperimentConfig | None = None,
+    run: str | Path | None = None,
+    *,
     examples: int = 0,
+    predictions: str | Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Return scores on the test set; training files are not read.
+    """Return scores on a task's test set, without training; training files are not read.
 
     Args:
-        config: model, task, data and engine; the rest is not used.
+        config: model, task, data and engine; the rest is not used. Unset: the run's own.
         run: a run whose latest parameters are scored, instead of the model as it was loaded.
         examples: at most this many, always the same ones; 0 is all.
+        predictions: a file of answers that are scored instead of a model's.
         progress: called as examples are done.
     """
+    if config is None and run is None:
+        raise HoflError("evaluate needs a configuration, or a run.")
+    path = None if run is None else Path(run)
+    if config is None:
+        assert path is not None
+        config = config_of(path)
+    if predictions is not None:
+        if run is not None or examples:
+            raise HoflError("predictions are scored on the whole test set without a model.")
+        return score_predictions(config, Path(predictions))
     tune_allocator()
     use_threads(config.engine.threads, config.engine.workers)
     config, task = task_to_test(config)
-    model = _model(config, run)
+    model = model_of(config) if path is None else model_of_run(config, path)
     test = encoded_test(config, task, model)
     chosen = fixed_examples(len(test), examples)
-    scores = evaluate(model.split, test, config.evaluation.batch_size, chosen, progress)
-    return {**_facts(config, task, run), **scores}
+    settings = config.evaluation
+    scores = scores_of(model.split, test, settings.batch_size, chosen, progress)
+    return {**_facts(config, task, path), **scores, **rouge_of(model.split, test, settings)}
 
 
 def score_predictions(config: ExperimentConfig, path: Path) -> dict[str, Any]:
@@ -84,20 +100,21 @@ def _predictions(path: Path) -> dict[str, str]:
     return given
 
 
-def config_of(run: Path) -> ExperimentConfig:
-    """Return the resolved configuration of a run."""
-    return RunDirectory.open(run).config()
+def config_of(run: str | Path) -> ExperimentConfig:
+    """Return the resolved configuration of a run, whose own rows must be as they were written."""
+    directory = RunDirectory.open(Path(run))
+    directory.check_rows()
+    return directory.config()
 
 
-def _model(config: ExperimentConfig, run: Path | None) -> LoadedModel:
-    if run is not None:
-        RunDirectory.open(run).finished()  # a damaged adapter is reported, though not used here
+def model_of_run(config: ExperimentConfig, run: Path) -> LoadedModel:
+    """Load the model of a run at its latest parameters."""
+    RunDirectory.open(run).finished()  # a damaged adapter is reported, though not used here
     model = model_of(config)
-    if run is not None:
-        state = load_state(RunDirectory.open(run), model.split.layout.digest)
-        if state is None:
-            raise HoflError(f"{run} has no checkpoint yet: its training has not started.")
-        model.split.load(state.w.to(model.split.device))
+    state = load_state(RunDirectory.open(run), model.split.layout.digest)
+    if state is None:
+        raise HoflError(f"{run} has no checkpoint yet: its training has not started.")
+    model.split.load(state.w.to(model.split.device))
     return model
 
 

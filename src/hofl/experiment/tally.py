@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hofl.engines.base import DeviceOffer
-from hofl.experiment.records import Attempt, RoundRecord, RunSummary
+from hofl.experiment.records import Attempt, RoundRecord, RunSummary, ledger_totals
 from hofl.sampling.audit import audit
 from hofl.server.accounting import Ledger, releases
 
@@ -250,6 +250,9 @@ def summarise(experiment: "Experiment", records: Sequence[RoundRecord]) -> RunSu
         wire=on_the_wire(trained),
         epsilon={} if ledger is None else ledger.summary(),
         bottom_signal=mean_signal(trained),
+        stopped=trained[-1].stopped,
+        ledger=ledger_totals(trained),
+        server_peak_bytes=max((r.server_peak_bytes or 0 for r in trained), default=0) or None,
     )
 
 

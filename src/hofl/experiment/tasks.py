@@ -10,18 +10,21 @@ import numpy as np
 from hofl.core.errors import HoflError
 from hofl.core.randomness import Purpose, generator
 from hofl.data.conversations import ChatColumns
-from hofl.data.encoded import EncodedSet
+from hofl.data.encoded import EncodedSet, Question
 from hofl.data.partition import Pool, split
 from hofl.data.shards import hold_out, subset
 from hofl.data.task import FreeText, Task
 from hofl.data.tasks import BENCHMARKS, load_task
 from hofl.data.tasks.custom import load_custom
 from hofl.data.tasks.free_text import load_chat, load_text
-from hofl.experiment.config import ExperimentConfig
+from hofl.evaluation.rouge import scorer
+from hofl.experiment.config import EvaluationConfig, ExperimentConfig
 from hofl.experiment.data_config import CustomConfig, DataConfig
 
 WRITTEN_EXAMPLES = 1024
 """Examples of a learning curve, where answers are generated."""
+SAMPLES = 4
+"""Sample answers, where ``evaluation.samples`` is not set and answers are written."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +46,20 @@ def resolved_task(config: ExperimentConfig) -> tuple[ExperimentConfig, Task]:
     Paths become absolute, so that workers and a resume elsewhere read the same files.
     """
     custom = config.custom
-    if custom is not None:
-        custom = custom.model_copy(
-            update={"train": _absolute(custom.train), "test": _absolute(custom.test)}
-        )
-    return _settled(config, custom, None if custom is None else _paths(custom.train))
+    if custom is None:
+        return _settled(config, None, None)
+    train = _absolute(_given("train", custom.train))
+    test = _absolute(_given("test", custom.test))
+    custom = custom.model_copy(update={"train": train, "test": test})
+    return _settled(config, custom, _paths(train))
 
 
 def task_to_test(config: ExperimentConfig) -> tuple[ExperimentConfig, Task]:
     """As :func:`resolved_task`, without reading the training files of the user's own data."""
     custom = config.custom
     if custom is not None:
-        custom = custom.model_copy(update={"test": _absolute(custom.test)})
+        test = _absolute(_given("test", custom.test))
+        custom = custom.model_copy(update={"test": test})
     return _settled(config, custom, None)
 
 
@@ -122,11 +127,11 @@ def shards_of(config: ExperimentConfig, task: Task) -> tuple[list[np.ndarray], l
 
 def curve_examples(config: ExperimentConfig, task: Task, size: int) -> list[int] | None:
     """Return which of ``size`` test examples make a learning curve, in order; None is all."""
-    most = config.evaluation.curve_examples
+    most, limit = config.evaluation.curve_examples, config.evaluation.examples
     if most is None:
         written = isinstance(task.prompt(config.task.prompt).answer, FreeText)
         most = WRITTEN_EXAMPLES if written else 0
-    return fixed_examples(size, most)
+    return fixed_examples(size, min(filter(None, (most, limit)), default=0))
 
 
 def fixed_examples(size: int, most: int) -> list[int] | None:
@@ -134,6 +139,27 @@ def fixed_examples(size: int, most: int) -> list[int] | None:
     if not 0 < most < size:
         return None
     return sorted(generator(0, Purpose.CURVE).permutation(size)[:most].tolist())
+
+
+def sample_questions(test: EncodedSet | None, settings: EvaluationConfig) -> list[Question]:
+    """Return the fixed questions of a test set, as many as the configuration asks for."""
+    first = None if test is None or not len(test) else test.question(0)
+    count = settings.samples
+    if first is None or test is None:
+        if count or settings.rouge:
+            raise HoflError(
+                "evaluation.samples and evaluation.rouge need a test set of conversations or "
+                "documents (tasks chat and text): remove them."
+            )
+        return []
+    count = SAMPLES if count is None else count
+    if settings.rouge and not count:
+        raise HoflError("evaluation.rouge needs answers: set evaluation.samples.")
+    if settings.rouge:
+        scorer()  # refuse now what would fail at the end
+    indices = fixed_examples(len(test), count) if count else []
+    found = map(test.question, range(len(test)) if indices is None else indices)
+    return [question for question in found if question is not None]
 
 
 Loader = Callable[[CustomConfig, Path | list[Path] | None], Task]
@@ -147,7 +173,7 @@ def _prompted(config: CustomConfig, train: Path | list[Path] | None) -> Task:
         )
     return load_custom(
         train=train,
-        test=_paths(config.test),
+        test=_paths(_given("test", config.test)),
         template=config.template,
         cut=config.cut,
         labels=config.labels,
@@ -170,7 +196,7 @@ def _conversations(config: CustomConfig, train: Path | list[Path] | None) -> Tas
     )
     return load_chat(
         train=train,
-        test=_paths(config.test),
+        test=_paths(_given("test", config.test)),
         named=named,
         max_new_tokens=config.max_new_tokens,
     )
@@ -179,7 +205,7 @@ def _conversations(config: CustomConfig, train: Path | list[Path] | None) -> Tas
 def _documents(config: CustomConfig, train: Path | list[Path] | None) -> Task:
     return load_text(
         train=train,
-        test=_paths(config.test),
+        test=_paths(_given("test", config.test)),
         text_column=config.text_column,
         client_column=config.client_column,
     )
@@ -208,6 +234,15 @@ def _refuse_unused(name: str, config: CustomConfig) -> None:
                 f"task {name!r} does not read custom.{key}: remove it, or choose another task. It "
                 f"reads {', '.join(sorted(_KEYS[name]))}."
             )
+
+
+def _given(name: str, files: str | Sequence[str] | None) -> str | Sequence[str]:
+    if files is None:
+        raise HoflError(
+            f"configuration: 'custom.{name}' is required: name a file, or hand rows over from "
+            f"Python, hofl.run(..., {name}=rows)."
+        )
+    return files
 
 
 def _absolute(files: str | Sequence[str]) -> str | tuple[str, ...]:

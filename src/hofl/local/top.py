@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from hofl.core.batch import Batch
-from hofl.core.errors import BackwardFailed, reason_of
 from hofl.local.site import Site
 
 if TYPE_CHECKING:  # the algorithm imports this file, and the server has no model
@@ -75,19 +74,17 @@ class LocalTop:
 
     def loss(self, z: Tensor) -> Tensor:
         """Run blocks and head forward."""
-        return self._loss_from(z, self.boundary)
+        model = self.model
+        last = model.forward(z, self.inputs, self.boundary, model.num_blocks)
+        return model.loss(last, self.batch)
 
     def gradients(self, z: Tensor, *, to_boundary: bool) -> Gradients:
         """Differentiate the last segment and the head at once; the segments below run twice."""
         blocks = self.model.num_blocks
         *pieces, last = cut(self.boundary, blocks, self.segment) or [range(blocks, blocks)]
         entries = enter(self.model, z, self.inputs, pieces)
-        loss, flat, delta = differentiate(
-            self.model,
-            lambda hidden: self._loss_from(hidden, last.start),
-            last,
-            entries.pop(),
-            to_entry=to_boundary or bool(pieces),
+        loss, flat, delta = self.model.differentiate(
+            entries.pop(), self.inputs, last, self.batch, to_entry=to_boundary or bool(pieces)
         )
         if not pieces:
             return Gradients(loss, flat, delta)
@@ -96,10 +93,6 @@ class LocalTop:
             self.model, self.inputs, pieces, entries, delta, to_entry=to_boundary
         )
         return Gradients(loss, torch.cat([*below, flat]), delta)
-
-    def _loss_from(self, hidden: Tensor, start: int) -> Tensor:
-        model = self.model
-        return model.loss(model.forward(hidden, self.inputs, start, model.num_blocks), self.batch)
 
 
 def cut(start: int, stop: int, size: int) -> list[range]:
@@ -141,51 +134,9 @@ def pull_back(
     gradients: list[Tensor] = []
     below: Tensor | None = delta
     for number, piece in reversed(list(enumerate(pieces))):
-
-        def run(hidden: Tensor, piece: range = piece) -> Tensor:
-            return model.forward(hidden, inputs, piece.start, piece.stop)
-
-        wanted = to_entry or number > 0
-        _, flat, below = differentiate(model, run, piece, entries.pop(), below, to_entry=wanted)
+        assert below is not None, "only the first segment may go without"
+        _, flat, below = model.differentiate(
+            entries.pop(), inputs, piece, below, to_entry=to_entry or number > 0
+        )
         gradients.append(flat)
     return gradients[::-1], below
-
-
-def differentiate(
-    model: "SplitModel",
-    run: Callable[[Tensor], Tensor],
-    blocks: range,
-    entry: Tensor,
-    delta: Tensor | None = None,
-    *,
-    to_entry: bool,
-) -> Gradients:
-    """Differentiate ``run(entry)`` (its product with delta) in the parameters of ``blocks``."""
-    entry = entry.detach().requires_grad_(to_entry)
-    wanted: list[Tensor] = [*model.parameters_in(blocks), *([entry] if to_entry else [])]
-    if wanted:
-        output, grads = _with_gradients(run, entry, wanted, delta)
-    else:
-        with torch.no_grad():
-            output, grads = run(entry), []
-    below = grads.pop() if to_entry else None
-    flat = [grad.reshape(-1) for grad in grads]
-    return Gradients(
-        output.detach(), torch.cat(flat) if flat else torch.zeros(0, device=entry.device), below
-    )
-
-
-def _with_gradients(
-    run: Callable[[Tensor], Tensor], entry: Tensor, wanted: list[Tensor], delta: Tensor | None
-) -> tuple[Tensor, list[Tensor]]:
-    """Run with a graph; some devices and kernels cannot, and that must be told from other errors.
-
-    Raises:
-        BackwardFailed: PyTorch refused.
-    """
-    try:
-        with torch.enable_grad():
-            output = run(entry)
-        return output, list(torch.autograd.grad(output, wanted, delta))
-    except RuntimeError as error:
-        raise BackwardFailed(f"cannot run a block backward: {reason_of(error)}") from error

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hofl.core.errors import HoflError
-from hofl.core.sizes import parse_bytes, parse_disk, parse_rate, show_bytes
+from hofl.core.sizes import parse_disk, parse_rate, parse_uplink, show_bytes
 from hofl.memory.workload import Cost
 
 
@@ -58,17 +58,16 @@ class Capability:
     def __post_init__(self) -> None:
         for name in ("memory", "disk", "read_speed", "flops", "seconds", "uplink"):
             value, least = getattr(self, name), 0 if name == "disk" else 1e-9
-            if value is not None and value < least:
-                raise HoflError(f"a device's {name} must be more than 0, got {value:g}.")
+            if value is not None and not least <= value < math.inf:
+                shown = f"gflops must be more than 0, got {value / 1e9:g}"
+                if name != "flops":
+                    shown = f"{name} must be more than 0, got {value:g}"
+                raise HoflError(f"a device's {shown}.")
         if self.seconds is not None and self.flops is None:
             raise HoflError(
                 "a limit of seconds needs the device's speed: give gflops, such as 50, or let "
                 "hofl device measure it."
             )
-
-    def with_memory(self, memory: int) -> "Capability":
-        """Return the same device with another amount of memory."""
-        return replace(self, memory=memory)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Effort:
     Args:
         flops: of backpropagation through all blocks in one local step.
         local_steps: E.
-        streamable: bytes of all frozen block weights, as they are stored.
+        streamable: bytes of all frozen block weights in the model's files.
     """
 
     flops: float
@@ -123,5 +122,18 @@ def capability_of(values: dict[str, Any], memory: int) -> Capability:
         read_speed=None if speed is None else parse_rate(speed),
         flops=None if gflops is None else gflops * 1e9,
         seconds=values.get("seconds"),
-        uplink=None if uplink is None else parse_bytes(uplink),
+        uplink=None if uplink is None else parse_uplink(uplink),
     )
+
+
+def memory_alone(device: Capability) -> int:
+    """Return the memory of a device that is planned by nothing else; refuse other limits."""
+    stated = [name for name in ("disk", "seconds", "uplink") if getattr(device, name) is not None]
+    stated += [] if device.backward else ["no backward"]
+    if stated:
+        raise HoflError(
+            f"the strategy paper plans by memory alone, and a device has other limits "
+            f"({', '.join(stated)}): use the strategy best with a method such as hofl, or give "
+            "memory only."
+        )
+    return device.memory

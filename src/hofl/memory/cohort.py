@@ -1,11 +1,12 @@
 """Memory that a whole cohort needs: C = (1/T) sum_t sum_{i in S_t} m_i (section 5.2, RQ2)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hofl.core.secret import RunSecret
+from hofl.memory.plan import MemoryPlan
 from hofl.sampling.policies import Policy, draw_cohort
 
 
@@ -48,3 +49,37 @@ def cohort_demand(
 def equal_demand(name: str, peak: int, cohort: int) -> Demand:
     """Return the demand of a fleet whose devices all need the same."""
     return Demand(name, float(cohort * peak), float(cohort * peak))
+
+
+def cohort_demands(
+    plan: MemoryPlan,
+    pure: MemoryPlan,
+    boundaries: Sequence[int],
+    policies: Mapping[float, Policy],
+    *,
+    cohort: int,
+    rounds: int,
+    seed: int,
+) -> list[Demand]:
+    """Return the demand of HO-FL under each policy, of FedAvg, and of DeComFL.
+
+    Args:
+        plan: of HO-FL's step.
+        pure: of DeComFL's step on the same work.
+        boundaries: b_i of each client, [N].
+        policies: by beta.
+        cohort: K.
+        rounds: T.
+        seed: of the run whose cohorts are drawn.
+    """
+    dimensions = [plan.plain[b].zo_params for b in boundaries]
+    peaks = [plan.plain[b].peak_bytes for b in boundaries]
+    draws: dict[str, int] = {"cohort": cohort, "rounds": rounds, "seed": seed}
+    return [
+        *(
+            cohort_demand(f"HO-FL, beta {beta:g}", policy, dimensions, peaks, **draws)
+            for beta, policy in policies.items()
+        ),
+        equal_demand("FedAvg", plan.plain[0].peak_bytes, cohort),
+        equal_demand("DeComFL", pure.at(plan.model.num_blocks).peak_bytes, cohort),
+    ]

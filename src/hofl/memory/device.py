@@ -1,7 +1,6 @@
 """A device and its memory: what is free now, and the boundary that a device chooses by it."""
 
 import logging
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +8,12 @@ from functools import partial
 import torch
 
 from hofl.core.errors import HoflError
-from hofl.core.process import footprint, footprint_before_models, memory_left
+from hofl.core.process import (
+    address_space_limit,
+    footprint,
+    footprint_before_models,
+    memory_left,
+)
 from hofl.core.sizes import AUTO, parse_bytes
 from hofl.local.site import PLAIN, Execution
 from hofl.memory.workload import Cost
@@ -100,8 +104,8 @@ def usable_bytes(device: torch.device | None = None) -> int:
     before = footprint_before_models()
     held = max(footprint().anonymous - before.anonymous, 0)
     limits = [left + held for left in memory_left()]
-    most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most != resource.RLIM_INFINITY and before.address_space:
+    most = address_space_limit()
+    if most is not None and before.address_space:
         limits.append(most - before.address_space)
     if not limits:
         raise HoflError("free memory cannot be read on this system: give an amount such as 4GiB.")

@@ -8,7 +8,7 @@ An operation on meta tensors only infers the shape of its result, in PyTorch's P
 100 microseconds each. Blocks are alike, so :class:`ShapeCache` answers from the second block on.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hofl.models.adapters import FullBlocks, Lora
+from hofl.models.adapters import FullBlocks, Lora, SurrogateParameters
 from hofl.models.agreement import check_runs
 from hofl.models.families import FAMILIES
 from hofl.models.loading import build_split
@@ -36,11 +36,13 @@ def hollow_model(
     storage_dtype: torch.dtype,
     compute_dtype: torch.dtype,
     form: str | None = None,
+    file_dtype: torch.dtype | None = None,
+    surrogate: SurrogateParameters | None = None,
 ) -> SplitModel:
     """Return the split model of a Hugging Face configuration, without weights.
 
-    Frozen block weights can be streamed, as from files in the storage dtype, unless they are kept
-    in memory in a quantised ``form``.
+    Frozen block weights can be streamed, unless they are kept in memory in a quantised ``form``: as
+    from files in ``file_dtype``, which is the storage dtype unless given.
     """
     with META:
         model = build_split(
@@ -51,6 +53,7 @@ def hollow_model(
             compute_dtype=compute_dtype,
             device=META,
             form=form,
+            surrogate=surrogate,
         )
     if config.model_type not in FAMILIES:
         with META, without_data():
@@ -58,27 +61,40 @@ def hollow_model(
     if form is not None:
         return model
     frozen = [p for block in model.blocks for p in block.parameters() if not p.requires_grad]
-    model.on_disk = {p: HollowFile(p.shape, p.dtype) for p in frozen}
+    model.on_disk = {p: HollowFile(p.shape, p.dtype, file_dtype or p.dtype) for p in frozen}
     return model
 
 
 class HollowFile:
     """Stands for the place of a tensor in the model's files, and counts what is read from it."""
 
-    def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
-        self._shape, self._dtype, self.read_bytes = shape, dtype, 0
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, in_file: torch.dtype) -> None:
+        self._shape, self._dtype, self._in_file, self.read_bytes = shape, dtype, in_file, 0
 
     def __call__(self) -> Tensor:
-        """Return the tensor, without data."""
-        tensor = torch.empty(self._shape, dtype=self._dtype, device=META)
+        """Return the tensor, without data; convert it as a real one would be."""
+        tensor = torch.empty(self._shape, dtype=self._in_file, device=META)
         self.read_bytes += tensor.nbytes
-        return tensor
+        return tensor.to(self._dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the tensor in its file."""
+        return self._shape.numel() * self._in_file.itemsize
 
 
 def read_bytes(model: SplitModel) -> int:
     """Return the bytes that were read from a hollow model's files so far."""
-    files = model.on_disk.values()
-    return sum(file.read_bytes for file in files if isinstance(file, HollowFile))
+    return sum(file.read_bytes for file in _files(model))
+
+
+def streamable_bytes(model: SplitModel) -> int:
+    """Return the size of a hollow model's frozen block weights in its files."""
+    return sum(file.nbytes for file in _files(model))
+
+
+def _files(model: SplitModel) -> list[HollowFile]:
+    return [file for file in model.on_disk.values() if isinstance(file, HollowFile)]
 
 
 @contextmanager
@@ -94,6 +110,10 @@ class _Reads(TorchDispatchMode):
     The only condition that a model reads from a tensor is whether a batch is *not* packed from
     several texts, which is true here: 1 is the right answer.
     """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing here is compiled, and guarding every operation takes time
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -193,6 +213,17 @@ def _key(func: Any, args: Any, kwargs: dict[str, Any]) -> Hashable | None:
     return tuple(parts)
 
 
+def described(*values: Any) -> Hashable | None:
+    """Describe tensors by their shapes, other values as they are; None if that is not possible."""
+    parts: list[Any] = []
+    try:
+        known = _describe(values, parts)
+        hash(tuple(parts))
+    except TypeError:  # a value without a hash
+        return None
+    return tuple(parts) if known else None
+
+
 def _describe(value: Any, parts: list[Any]) -> bool:
     if isinstance(value, Tensor):
         parts += (value.shape, value.stride(), value.dtype)
@@ -200,6 +231,8 @@ def _describe(value: Any, parts: list[Any]) -> bool:
     if isinstance(value, tuple | list):
         parts.append(len(value))
         return all(_describe(inner, parts) for inner in value)
+    if isinstance(value, dict):
+        return _describe([*value.items()], parts)
     parts += (type(value), value)  # 1 and 1.0 are equal, and promote differently
     return True
 
@@ -207,18 +240,22 @@ def _describe(value: Any, parts: list[Any]) -> bool:
 def _outcome(func: Any, arguments: Iterable[Any], result: Any) -> Outcome | None:
     """Describe a result for reuse; None if it is not new memory, or not made of tensors alone."""
     tensors = result if isinstance(result, tuple | list) else (result,)
-    if func._schema.is_mutable or not all(isinstance(t, Tensor) and t.is_meta for t in tensors):
-        return None
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    taken = {tensor.untyped_storage()._cdata for tensor in _tensors(arguments)}
-    new = {storage._cdata for storage in storages} - taken
-    if len(new) < len(tensors):
+    if func._schema.is_mutable or not is_new(tensors, arguments):
         return None
     shapes = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
-    sizes = [_empty(*shape).untyped_storage().nbytes() for shape in shapes]
-    if sizes != [storage.nbytes() for storage in storages]:
-        return None  # a part of a larger storage
     return (type(result) if isinstance(result, tuple | list) else next), shapes
+
+
+def is_new(results: Sequence[Any], arguments: Iterable[Any]) -> bool:
+    """Tell whether results are meta tensors, each in memory of its own and of its own size."""
+    if not all(isinstance(result, Tensor) and result.is_meta for result in results):
+        return False
+    storages = [tensor.untyped_storage() for tensor in results]
+    taken = {tensor.untyped_storage()._cdata for tensor in _tensors(arguments)}
+    if len({storage._cdata for storage in storages} - taken) < len(results):
+        return False
+    alone = [_empty(t.shape, t.stride(), t.dtype).untyped_storage().nbytes() for t in results]
+    return alone == [storage.nbytes() for storage in storages]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -1,7 +1,7 @@
 """Measure the peak memory of a computation by counting live tensor storages."""
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,17 +29,47 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         self.items: dict[str, int] = {}
         self._live_items: dict[str, int] = {}
-        self._kind = OTHER
-        self._known: set[int] = set()
+        self.kind = OTHER
+        self._known: dict[int, str] = {}  # storages that are counted or ignored, and their labels
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing here is compiled, and guarding every operation takes time
 
     @contextmanager
     def making(self, kind: str) -> Iterator[None]:
         """Label the tensors made inside."""
-        outer, self._kind = self._kind, kind
+        outer, self.kind = self.kind, kind
         try:
             yield
         finally:
-            self._kind = outer
+            self.kind = outer
+
+    def kind_of(self, tensor: Tensor) -> str:
+        """Return the label of a tensor."""
+        return self._known.get(tensor.untyped_storage()._cdata, OTHER)
+
+    @contextmanager
+    def span(self) -> Iterator[dict[str, int]]:
+        """Measure the peak inside: the labels' bytes there, beyond those that were live before."""
+        peak, items = self.peak, self.items
+        found: dict[str, int] = {}
+        self.peak, before = self.live, dict(self._live_items)
+        self.items = before
+        try:
+            yield found
+        finally:
+            found |= {kind: size - before.get(kind, 0) for kind, size in self.items.items()}
+            if peak >= self.peak:
+                self.peak, self.items = peak, items
+
+    def repeat(self, span: Mapping[str, int]) -> None:
+        """Count the peak of a span that is not run again."""
+        peak = self.live + sum(span.values())
+        if peak > self.peak:
+            kinds = {**self._live_items, **span}
+            self.peak = peak
+            self.items = {k: self._live_items.get(k, 0) + span.get(k, 0) for k in kinds}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, then count the storages of its results."""
@@ -56,16 +86,16 @@ class LiveBytes(TorchDispatchMode):
         """Leave out a storage that existed before: it is resident, not made here."""
         key = tensor.untyped_storage()._cdata
         if key not in self._known:
-            self._known.add(key)
-            weakref.finalize(tensor.untyped_storage(), self._known.discard, key)
+            self._known[key] = OTHER
+            weakref.finalize(tensor.untyped_storage(), self._known.pop, key, None)
 
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._known:
             return
-        self._known.add(key)
-        size, kind = storage.nbytes(), self._kind
+        size, kind = storage.nbytes(), self.kind
+        self._known[key] = kind
         self.live += size
         self._live_items[kind] = self._live_items.get(kind, 0) + size
         if self.live > self.peak:
@@ -73,7 +103,7 @@ class LiveBytes(TorchDispatchMode):
         weakref.finalize(storage, self._release, key, size, kind)
 
     def _release(self, key: int, size: int, kind: str) -> None:
-        self._known.discard(key)
+        self._known.pop(key, None)
         self.live -= size
         self._live_items[kind] -= size
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from hofl.core.errors import HoflError
-from hofl.core.sizes import parse_bytes, show_bytes
+from hofl.core.sizes import show_bytes
 from hofl.local.site import PLAIN, Execution
+from hofl.local.step import LocalParts
 from hofl.memory.boundaries import all_boundaries
 from hofl.memory.hollow import hollow_model
 from hofl.memory.trace import trace
@@ -57,10 +58,6 @@ class MemoryPlan:
         """Return the cost of the plain step at one boundary."""
         return trace(self.model, self.workload, boundary, self.base)
 
-    def with_rule(self, rule: LocalRule) -> "MemoryPlan":
-        """Return the plan of the same work by another rule."""
-        return replace(self, workload=replace(self.workload, rule=rule))
-
     def fitting(self, budget: int) -> Cost:
         """Return the plain step with the largest first-order segment that fits, as in the paper.
 
@@ -91,14 +88,19 @@ class MemoryPlan:
             "padded_tokens": self.workload.padded().tokens,
         }
 
-    def facts(self, name: str, chosen: Mapping[str, Cost]) -> dict[str, Any]:
-        """Return everything about the plain step as plain values, with the choice per budget."""
+    def facts(self, name: str, chosen: Mapping[str, tuple[int, Cost]]) -> dict[str, Any]:
+        """Return everything about the plain step as plain values, with the choice per budget.
+
+        Args:
+            name: of the model.
+            chosen: bytes and choice of every budget, by the device that has it.
+        """
         return {
             **self.shape(name),
             "boundaries": [cost_facts(cost) for cost in self.plain],
             "chosen": {
-                budget: {**cost_facts(cost), "padded": self._padded(budget)}
-                for budget, cost in chosen.items()
+                device: {**cost_facts(cost), "padded": self._padded(budget)}
+                for device, (budget, cost) in chosen.items()
             },
         }
 
@@ -108,9 +110,9 @@ class MemoryPlan:
         padded = self.workload.padded()
         return self if padded == self.workload else replace(self, workload=padded)
 
-    def _padded(self, budget: str) -> dict[str, Any] | None:
+    def _padded(self, budget: int) -> dict[str, Any] | None:
         """Return what would fit a budget if texts were padded, or None."""
-        cost = self.padded.choose(parse_bytes(budget))
+        cost = self.padded.choose(budget)
         return None if cost is None else cost_facts(cost)
 
 
@@ -134,12 +136,15 @@ def memory_plan(
     longest = getattr(config, "max_position_embeddings", seq_len)
     if seq_len > longest:
         raise HoflError(f"seq_len {seq_len} exceeds the model's window of {longest}.")
+    declared = getattr(config, "dtype", None)
     model = hollow_model(
         config,
         adapter=Lora(rank=rank),
         storage_dtype=DTYPES.get(storage_dtype, torch.float32),
         compute_dtype=DTYPES[compute_dtype],
         form=storage_dtype if storage_dtype in FORMS else None,
+        file_dtype=declared if isinstance(declared, torch.dtype) else None,
+        surrogate=LocalParts.of(rule, 1).surrogate.parameters(config),
     )
     work = Workload.even(
         rule=rule, batch_size=batch_size, seq_len=seq_len, answer_tokens=answer_tokens

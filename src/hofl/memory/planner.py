@@ -6,6 +6,7 @@ from functools import cached_property
 
 from hofl.core.errors import HoflError
 from hofl.memory.capability import MEASURED, Capability, Effort, Headroom
+from hofl.memory.hollow import streamable_bytes
 from hofl.memory.plan import MemoryPlan
 from hofl.memory.search import Search, preference
 from hofl.memory.workload import Cost
@@ -35,10 +36,10 @@ class Planner:
         model.keep(0)
         blocks = [p for block in model.blocks for p in block.parameters() if not p.requires_grad]
         weights = sum(p.numel() for p in blocks)
-        stored = sum(p.numel() * p.element_size() for p in blocks)
         # A forward pass takes two operations for each weight and token, a backward pass through
         # frozen weights the same.
-        return Effort(4.0 * weights * work.tokens, work.rule.local_steps, stored)
+        flops = 4.0 * weights * work.tokens
+        return Effort(flops, work.rule.local_steps, streamable_bytes(model))
 
     def best(self, device: Capability) -> Cost:
         """Return the best plan of a device.

@@ -69,8 +69,10 @@ def measure(
     """Return the maximum over isolated runs, as in the paper's appendix."""
     peaks = []
     # Every process is forked from one that has loaded the libraries and done nothing else.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    forks = "forkserver" in multiprocessing.get_all_start_methods()  # Windows only spawns
+    context = multiprocessing.get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload([__name__])
     for _ in range(runs):
         with ProcessPoolExecutor(1, mp_context=context) as process:
             job = process.submit(

@@ -4,10 +4,10 @@ Best is, within all that the device can do and will spend: the most parameters t
 the most trained at all, weights as the run stores them, weights in memory before weights on disk,
 the least compute, the fewest bytes of uplink.
 
-A trace takes the better part of a second, so the search tries few. Exact plans come first, from the
-fastest to the leanest: backpropagation at once, in parts, with blocks re-run for their gradients,
-with those streamed. Each has one number (rows of a part, blocks that are re-run) in which the peak
-is close to a straight line: two traces tell where it meets the budget, a third verifies it.
+There are thousands of plans, so the search tries few. Exact plans come first, from the fastest to
+the leanest: backpropagation at once, in parts, with blocks re-run for their gradients, with those
+streamed. Each has one number (rows of a part, blocks that are re-run) in which the peak is close to
+a straight line: two traces tell where it meets the budget, a third verifies it.
 """
 
 import math

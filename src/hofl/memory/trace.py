@@ -5,9 +5,7 @@ local step is enough: optimizer state is made before the first step, and nothing
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,21 +15,19 @@ from hofl.algorithm import client_update
 from hofl.core.batch import Batch
 from hofl.core.directions import DirectionKey
 from hofl.core.layout import Layout
-from hofl.core.packing import pack
-from hofl.local.bottom import BottomRule
-from hofl.local.estimators import Estimator, Probe
-from hofl.local.site import PLAIN, Execution, Site
+from hofl.core.packing import Packed, lengths
+from hofl.local.site import PLAIN, Execution
 from hofl.local.step import LocalParts
-from hofl.local.surrogates import Feedback
-from hofl.memory.hollow import META, read_bytes, without_data
+from hofl.memory.hollow import META, without_data
 from hofl.memory.live import LiveBytes, resident_bytes
+from hofl.memory.meter import Meter
 from hofl.memory.workload import ITEMS, Cost, Workload
 from hofl.messages import ClientMetrics, RoundPlan, Upload
-from hofl.models.split import BlockInputs, SplitModel
+from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
 from hofl.server.state import keeper_of
 
-WEIGHTS, STATE, ACTIVATIONS, LOGITS, TRANSIENT = ITEMS
+WEIGHTS, STATE, _, _, TRANSIENT = ITEMS
 
 # Numbers of full width: a header with them is as long as that of a real upload.
 _METRICS = ClientMetrics(loss=4 / 3, examples=80, peak_bytes=10**9)
@@ -47,18 +43,18 @@ def trace(
     plan = placeholder_plan(model, replace(rule, local_steps=1), boundary)
     parts = LocalParts.of(rule, boundary)
     part, others = workload.heaviest_part(execution), workload.parts(execution)[1:]
+    counter = LiveBytes(META)
+    meter = Meter(counter, model)
     model.keep(boundary if execution.stream_bottom else 0)
-    read = read_bytes(model)
-    with without_data(), LiveBytes(META) as counter:
-        meter = Meter(counter, part.tokens)
-        with meter.watching(model), counter.making(STATE):
-            # One part is traced, beside the tokens of the other parts and the gradient so far.
-            waiting = [other.batch() for other in others]
-            summed = torch.empty(_dense(plan, model) if others else 0, device=META)
-            steps = _one_step(part.batch(), counter)
-            watched = replace(parts, bottom=meter.without_recheck(parts.bottom))
-            client_update(model, plan, steps, watched, execution)
-            del waiting, summed
+    read = meter.read_bytes()
+    with without_data(), counter, meter.watching(), counter.making(STATE):
+        # One part is traced, beside the tokens of the other parts and the gradient so far.
+        waiting = [other.batch() for other in others]
+        summed = torch.empty(_dense(plan, model) if others else 0, device=META)
+        steps = _one_step(part.batch(), counter)
+        watched = replace(parts, bottom=meter.without_recheck(parts.bottom))
+        client_update(model, plan, steps, watched, execution)
+        del waiting, summed
     items = {kind: counter.items.get(kind, 0) for kind in ITEMS}
     adapter = model.w.numel() * model.w.element_size()
     items[WEIGHTS] += resident_bytes(model.module) - adapter
@@ -70,9 +66,9 @@ def trace(
         peak_bytes=sum(items.values()),
         items=items,
         **what_is_trained(model.layout, rule, boundary),
-        relative_compute=meter.passes / (2 * model.num_blocks),
+        relative_compute=meter.tokens / part.tokens / (2 * model.num_blocks),
         # The parts are alike but for their tokens, and each reads the same weights.
-        read_bytes=(len(others) + 1) * (read_bytes(model) - read),
+        read_bytes=(len(others) + 1) * (meter.read_bytes() - read),
     )
 
 
@@ -114,82 +110,6 @@ def _one_step(part: Batch, counter: LiveBytes) -> Iterator[list[Batch]]:
         yield [part]
 
 
-class Meter:
-    """Label what a traced participation makes, and count its passes through blocks.
-
-    The unit is one block on the whole batch. A backward pass through a frozen block costs what its
-    forward pass does, so backpropagation takes 2L; a block that is re-run for its gradient counts
-    again. The check of the scalars comes once in a participation, not in every step: it is left
-    out.
-
-    Args:
-        counter: counts the bytes.
-        tokens: of the traced part.
-    """
-
-    def __init__(self, counter: LiveBytes, tokens: int) -> None:
-        self._counter = counter
-        self._tokens = tokens
-        self.passes = 0.0
-
-    @contextmanager
-    def watching(self, model: SplitModel) -> Iterator[None]:
-        """Route the model's blocks, passes and head through this meter inside."""
-        block, forward, loss = model.block, model.forward, model.loss
-
-        def counted_block(index: int, hidden: Tensor, *rest: Any) -> Tensor:
-            both_ways = 2 if torch.is_grad_enabled() else 1
-            self.passes += both_ways * hidden.shape[:2].numel() / self._tokens
-            return block(index, hidden, *rest)
-
-        def labelled_forward(*args: Any) -> Tensor:
-            with self._counter.making(ACTIVATIONS if torch.is_grad_enabled() else TRANSIENT):
-                return forward(*args)
-
-        def labelled_loss(*args: Any) -> Tensor:
-            with self._counter.making(LOGITS):
-                return loss(*args)
-
-        replaced: dict[str, Any] = {
-            "block": counted_block,
-            "forward": labelled_forward,
-            "loss": labelled_loss,
-        }
-        vars(model).update(replaced)
-        try:
-            yield
-        finally:
-            for name in replaced:
-                delattr(model, name)
-
-    def without_recheck(self, bottom: BottomRule) -> BottomRule:
-        """Return the same rule, with the check of its scalars left out of the count."""
-        estimator = getattr(bottom, "estimator", None)
-        if estimator is None:
-            return bottom
-        watched = copy(bottom)
-        watched.estimator = _UncountedRecheck(estimator, self)  # type: ignore[attr-defined]
-        return watched
-
-
-@dataclass(frozen=True)
-class _UncountedRecheck:
-    inner: Estimator
-    meter: Meter
-
-    def probe(self, site: Site, inputs: BlockInputs, num_directions: int) -> Probe:
-        return self.inner.probe(site, inputs, num_directions)
-
-    def scalars(self, probe: Probe, feedback: Feedback) -> Tensor:
-        return self.inner.scalars(probe, feedback)
-
-    def recheck(self, site: Site, inputs: BlockInputs, feedback: Feedback) -> float | None:
-        passes = self.meter.passes
-        scalar = self.inner.recheck(site, inputs, feedback)
-        self.meter.passes = passes
-        return scalar
-
-
 def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
     """Return the length of a client's upload at a boundary, from one of zeros, serialised.
 
@@ -207,8 +127,7 @@ def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
         w=torch.zeros(0),
         verify=True,
     )
-    shape = plan.scalars_shape(layout)
-    difference = torch.zeros(layout.size - plan.dense_start(layout))
+    shape, size = plan.scalars_shape(layout), layout.size - plan.dense_start(layout)
     upload = Upload(
         run=plan.run,
         round=plan.round,
@@ -217,8 +136,16 @@ def uplink_bytes(layout: Layout, rule: LocalRule, boundary: int) -> int:
         layout=plan.layout,
         plan=_HASH,
         scalars=torch.zeros(shape),
-        difference=pack(difference, rule.uplink_bits, plan.rounding()),
+        difference=_zeros(size, rule.uplink_bits),
         metrics=_CHECKED if shape[1] else _METRICS,
         bottom_hash=_HASH if shape[1] else "",
     )
     return len(upload.to_bytes())
+
+
+def _zeros(size: int, bits: int) -> Tensor | Packed:
+    """Return as many bytes as a difference of ``size`` values takes."""
+    if bits == 32:
+        return torch.zeros(size)
+    codes, scales = lengths(size, bits)
+    return Packed(torch.zeros(codes, dtype=torch.uint8), torch.zeros(scales))

@@ -81,9 +81,10 @@ class Workload:
         last text of what is missing stands for them.
         """
         part = self.parts(execution)[0]
-        missing = min(execution.micro_tokens, self.tokens) - part.tokens
-        full = part.batch_size == execution.micro_batch
-        if missing <= 0 or full:
+        largest = sorted(map(sum, self.examples), reverse=True)
+        most = sum(largest[: execution.micro_batch or None])
+        missing = min(execution.micro_tokens, most) - part.tokens
+        if missing <= 0:
             return part
         return replace(part, examples=(*part.examples, (missing,)))
 

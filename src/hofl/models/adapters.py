@@ -14,7 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from hofl.core.errors import HoflError
@@ -83,11 +83,39 @@ class SurrogateParameters:
         names: of the parameters.
         shapes: of each.
         start: their values at the start of a run, flat float32.
+        copies: blocks that the surrogate copies from above the boundary. The LoRA matrices of copy
+            i follow as ``auxiliary.i.NAME`` (:meth:`with_copies`).
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     start: Tensor
+    copies: int = 0
+
+    def with_copies(self, block: nn.Module) -> "SurrogateParameters":
+        """Return them with the LoRA matrices of the copies; ``block`` is one with adapters."""
+        if not self.copies:
+            return self
+        own = [(name, p.shape) for name, p in block.named_parameters() if p.requires_grad]
+        if not all("lora_" in name for name, _ in own):
+            raise HoflError("a head of copied blocks trains their LoRA: set adapter.kind=lora.")
+        names, shapes, pieces = list(self.names), list(self.shapes), [self.start]
+        for i in range(self.copies):
+            for place, (name, shape) in enumerate(own):
+                names.append(copied_name(i, name))
+                shapes.append(tuple(shape))
+                values = torch.zeros(shape.numel(), device="cpu")
+                if "lora_A" in name:
+                    rng = generator(1 + i, Purpose.ADAPTER, place)
+                    bound = 1.0 / sqrt(shape[-1])
+                    values = torch.from_numpy(rng.uniform(-bound, bound, shape.numel())).float()
+                pieces.append(values)
+        return replace(self, names=tuple(names), shapes=tuple(shapes), start=torch.cat(pieces))
+
+
+def copied_name(copy: int, name: str) -> str:
+    """Return how a parameter of a surrogate's copy of a block is called."""
+    return f"auxiliary.{copy}.{name}"
 
 
 def trainable_layout(
@@ -168,6 +196,21 @@ def save_adapter(model: nn.Module, folder: Path, base: str, card: str) -> None:
     readme.write_text(card, encoding="utf-8")
     for path in folder.iterdir():  # safetensors writes files that only their owner may read
         path.chmod(readme.stat().st_mode & 0o777)
+
+
+def save_merged(adapter: Path, base: str, folder: Path) -> None:
+    """Write a base model with an adapter merged into its weights, and its tokenizer.
+
+    Args:
+        adapter: folder of a PEFT adapter.
+        base: folder or hub id of the base model.
+        folder: where to.
+    """
+    dtype = AutoConfig.from_pretrained(base).dtype
+    whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    merged = PeftModel.from_pretrained(whole, str(adapter)).merge_and_unload()
+    merged.to(dtype or torch.float32).save_pretrained(str(folder))
+    AutoTokenizer.from_pretrained(base).save_pretrained(str(folder))
 
 
 def load_trained(folder: Path, base: str | None = None) -> Any:

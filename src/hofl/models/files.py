@@ -12,7 +12,7 @@ a token table only the rows in use take memory.
 
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,17 +151,37 @@ def block_readers(
     stored: dict[str, StoredTensor],
     dtype: torch.dtype,
     device: torch.device,
+    of: slice = slice(None),
 ) -> dict[nn.Parameter, Reader]:
-    """Return how to read each weight of each block; empty if the files lack one."""
-    inside = {id(p) for block in family.blocks_of(model) for p in block.parameters()}
+    """Return how to read each weight of these blocks; empty if the files lack one."""
+    inside = {id(p) for block in family.blocks_of(model)[of] for p in block.parameters()}
     readers: dict[nn.Parameter, Reader] = {}
     for name, parameter in model.named_parameters():
         if id(parameter) in inside:
             tensor = stored.get(stored_name(name, model.base_model_prefix, stored) or "")
             if tensor is None or tensor.shape != tuple(parameter.shape):
                 return {}
-            readers[parameter] = _reader(tensor, dtype, device)
+            readers[parameter] = FileReader(tensor, dtype, device)
     return readers
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Read a weight from its file onto a device, converted where the file has another dtype."""
+
+    stored: StoredTensor
+    dtype: torch.dtype
+    device: torch.device
+
+    def __call__(self) -> Tensor:
+        """Read the weight; what the file holds and what it is converted to are alive together."""
+        return self.stored.read().to(self.device, self.dtype)
+
+
+def dtype_in_files(readers: Mapping[nn.Parameter, Reader]) -> torch.dtype | None:
+    """Return the dtype of weights that can be streamed, as their files have it."""
+    dtypes = (reader.stored.dtype for reader in readers.values() if isinstance(reader, FileReader))
+    return max(dtypes, key=lambda dtype: dtype.itemsize, default=None)
 
 
 def model_without_blocks(
@@ -169,15 +189,21 @@ def model_without_blocks(
     stored: dict[str, StoredTensor],
     dtype: torch.dtype,
     device: torch.device,
+    left_out: Callable[[Any], set[int]] = lambda model: set(),
 ) -> Any:
-    """Load everything but the blocks' weights, which have a shape and no memory."""
+    """Load everything but the blocks' weights, which have a shape and no memory.
+
+    ``left_out`` names further parameters by their ``id`` that are not read: they are zero.
+    """
     with init_empty_weights(include_buffers=False):
         model = model_of_config(config, dtype)
-    inside = {id(p) for block in family_of(model).blocks_of(model) for p in block.parameters()}
+    hollow = left_out(model)
+    for block in family_of(model).blocks_of(model):
+        hollow |= {id(p) for p in block.parameters()}
     for owner, name, path, parameter in _named(model):
         tensor = stored.get(stored_name(path, model.base_model_prefix, stored) or "")
-        if id(parameter) in inside:
-            value = torch.empty(1, dtype=dtype, device=device).expand(parameter.shape)
+        if id(parameter) in hollow:
+            value = torch.zeros(1, dtype=dtype, device=device).expand(parameter.shape)
         elif tensor is None or tensor.shape != tuple(parameter.shape):
             continue  # a tied head; whatever else is missing is reported below
         else:
@@ -195,10 +221,6 @@ def model_without_blocks(
         for name, buffer in owner.named_buffers(recurse=False):
             owner._buffers[name] = buffer.to(device)
     return model
-
-
-def _reader(stored: StoredTensor, dtype: torch.dtype, device: torch.device) -> Reader:
-    return lambda: stored.read().to(device, dtype)
 
 
 def _named(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Parameter]]:

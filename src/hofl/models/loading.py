@@ -140,7 +140,7 @@ def load_model(
     """
     footprint_before_models()  # what is taken from here on belongs to models
     reference = resolve_reference(name)
-    config, tokenizer = read_model_config(name), _tokenizer(reference)
+    config, tokenizer = read_model_config(name), load_tokenizer(reference)
     split = build_split(
         config,
         reference if weights == "pretrained" else None,
@@ -192,7 +192,7 @@ def build_split(
         split = SplitModel(module, family, compute_dtype, away=away, surrogate=surrogate)
     else:
         split = SplitModel(module, family, compute_dtype, on_disk, surrogate=surrogate)
-    split.load(lora_start(split.layout, seed, surrogate))
+    split.load(lora_start(split.layout, seed, split.surrogate))
     if stream:
         split.keep(split.num_blocks)
     return split
@@ -245,7 +245,8 @@ def _read(kind: Any, name: str, reference: str, **options: Any) -> Any:
         ) from None
 
 
-def _tokenizer(reference: str) -> Any:
+def load_tokenizer(reference: str) -> Any:
+    """Load the tokenizer of a folder or hub id; None where the folder has none."""
     try:
         return AutoTokenizer.from_pretrained(reference)
     except Exception as error:

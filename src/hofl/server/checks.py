@@ -49,7 +49,7 @@ def plan_as_answered(plan: RoundPlan, upload: Upload, layout: Layout) -> RoundPl
     """Return the plan that a device carried out: the one sent, or what it does where that fails.
 
     A device short of memory may raise its boundary, up to L; one that cannot run a block backward
-    goes on without. Seeds determine all the rest, so its update is rebuilt like any other.
+    continues without. Seeds determine all the rest, so its update is rebuilt like any other.
     """
     other = plan.without_backward(layout)
     if other is not None and upload.plan == other.digest():

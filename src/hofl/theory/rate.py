@@ -50,7 +50,7 @@ def c_0(constants: Constants, num_clients: int, epsilon: float) -> float:
 
 
 def c_0_coverage_free(constants: Constants, num_clients: int) -> float:
-    """The C_0 that the same proof gives without ε; not in the paper (docs/theory.md derives it).
+    """Return the C_0 that the same proof gives without ε; docs/theory.md derives it.
 
     1 + 26 [(32N + 8σ^2) L^2 + 2 L_s^2] + (52N + 12σ^2) L, by measuring the spread of the a_i from
     ∇f instead of from their mean.
@@ -85,7 +85,7 @@ def c_rate(constants: Constants, zero: float) -> float:
 
 
 def horizon(star: float, dimension: float) -> float:
-    """The least T that the theorem covers, C_star D, Eq. (rate-regime)."""
+    """Return the least T that the theorem covers, C_star D, Eq. (rate-regime)."""
     return star * dimension
 
 
@@ -96,7 +96,7 @@ def step_size(local_steps: int, rounds: float, dimension: float) -> float:
 
 
 def radius(rounds: float, dimension: float, remainder: float) -> float:
-    """The largest μ allowed, (D/T)^{1/4} / sqrt(M_p), Eq. (rate-stepsizes); inf when M_p = 0."""
+    """Return the largest μ: (D/T)^{1/4} / sqrt(M_p), Eq. (rate-stepsizes); inf where M_p = 0."""
     return (dimension / rounds) ** 0.25 / math.sqrt(remainder) if remainder else math.inf
 
 
@@ -118,7 +118,7 @@ def representation_term(heterogeneity: float, skew: float) -> float:
 def bound(
     constants: Constants, p: np.ndarray, dims: np.ndarray, q: int, rounds: float, epsilon: float
 ) -> float:
-    """The theorem's right-hand side, Eq. (formal-convergence-rate)."""
+    """Return the theorem's right-hand side, Eq. (formal-convergence-rate)."""
     rate = c_rate(constants, c_0(constants, len(p), epsilon))
     first = optimization_term(rate, weighted_dimension(p, dims, q), rounds)
     return first + representation_term(constants.heterogeneity, chi_squared(p))

@@ -1,0 +1,1 @@
+"""The paper's experiments: complete configurations, and the numbers that it reports."""

@@ -1,0 +1,62 @@
+"""How long the paper's runs would take on this machine: operations over the speed of a product.
+
+A forward pass takes two operations for each block weight and token, a backward pass through frozen
+weights the same. Attention scores, the head, LoRA, optimizers and loading are left out, and a real
+step is slower than one large matrix product: the estimate is a lower bound.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from hofl.experiment.config import ExperimentConfig
+from hofl.methods import method
+from hofl.paper.settings import MODELS
+from hofl.paper.studies import Block
+from hofl.reporting.measures import block_passes
+
+TRAINING_TOKENS = {"SST-2": 18, "BoolQ": 137, "SciQ": 124, "AG News": 57, "SQuAD": 184}
+"""Mean tokens of 1,000 training examples, all texts of each: OPT's tokenizer, default prompts."""
+EVALUATED = {"SST-2": 872, "BoolQ": 3270, "SciQ": 1000, "AG News": 7600, "SQuAD": 10570}
+"""Examples of the test sets that the paper scores on."""
+GENERATED = 64
+"""Tokens of an answer to a SQuAD question, at most."""
+_SIDE = 1024
+
+
+def speed(seconds: float = 0.3, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Measure operations per second of an FP32 matrix product, the best of repeats."""
+    a = np.ones((_SIDE, _SIDE), dtype=np.float32)
+    a @ a  # the first one starts threads
+    best, until = 0.0, clock() + seconds
+    while best == 0.0 or clock() < until:
+        began = clock()
+        a @ a
+        best = max(best, 2.0 * _SIDE**3 / max(clock() - began, 1e-9))
+    return best
+
+
+def operations(block: Block) -> float:
+    """Return the operations of all runs of a block."""
+    return len(block.seeds) * sum(_operations(block, config) for config in block.configs().values())
+
+
+def _operations(block: Block, config: ExperimentConfig) -> float:
+    """Return the operations of one run: training, and two evaluations (start and end)."""
+    model, tokens = MODELS[block.model], TRAINING_TOKENS[block.task]
+    participations = config.rounds * config.fleet.cohort
+    step = float(np.mean(list(_passes(config, model.blocks))))
+    trained = participations * (config.method.local_steps or 1) * config.task.batch_size * step
+    read = tokens + (tokens + GENERATED if block.task == "SQuAD" else 0)
+    scored = 2 * EVALUATED[block.task] * model.blocks * read / tokens
+    return 2.0 * model.block_weights * tokens * (trained + scored)
+
+
+def _passes(config: ExperimentConfig, blocks: int) -> Iterator[int]:
+    """Yield the block passes of a step on one example, for a device of each tier."""
+    chosen = method(config.method.name, **config.method.options())
+    for boundary in chosen.boundary(np.array(config.fleet.boundaries), blocks).tolist():
+        passes = block_passes(chosen.local, boundary, blocks)
+        assert passes is not None, "the paper's rules are known"
+        yield passes

@@ -1,0 +1,1 @@
+"""Trackers: rounds of a run in TensorBoard, Weights & Biases or MLflow, by their own libraries."""

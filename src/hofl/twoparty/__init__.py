@@ -1,0 +1,1 @@
+"""Split workflows: a client with the bottom and a server with the top, one exchange per step."""

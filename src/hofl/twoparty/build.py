@@ -1,0 +1,142 @@
+"""From a configuration to the roles of a split run: the setting, data, cohorts, halves."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hofl.core.batch import Batch
+from hofl.core.errors import HoflError
+from hofl.core.secret import RunSecret
+from hofl.data.shards import minibatches
+from hofl.experiment.build import Simulation
+from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.model import adapter_of, encoded
+from hofl.experiment.tasks import fleet_seed, resolved_task, shards_of
+from hofl.methods import METHODS, Method
+from hofl.models.adapters import Lora
+from hofl.models.halves import Half, build_half
+from hofl.models.loading import (
+    DTYPES,
+    LoadedModel,
+    load_tokenizer,
+    read_model_config,
+    resolve_reference,
+)
+from hofl.rules import SURROGATES
+from hofl.sampling.policies import draw_cohort
+from hofl.twoparty.client import Batches
+from hofl.twoparty.setting import Setting
+from hofl.workflows import WORKFLOWS
+
+
+def check_split(config: ExperimentConfig, method: Method) -> None:
+    """Refuse a configuration that a split workflow cannot carry out."""
+    if not method.splits:
+        names = ", ".join(name for name, entry in METHODS.items() if entry.splits)
+        raise HoflError(
+            f"method {config.method.name!r} has no split workflow: choose one of {names}, or use "
+            "hofl run."
+        )
+    if not method.local.traits.sends_scalars:
+        raise HoflError(
+            f"a split workflow trains the bottom from scalars, not by {method.local.bottom.name!r}:"
+            " set method.bottom=zeroth-order."
+        )
+    if config.fleet.budgets or config.fleet.devices:
+        raise HoflError(
+            "hofl split cuts every client at one boundary: set fleet.boundaries=[B] in place of "
+            "budgets or devices (hofl plan --method says what a role needs)."
+        )
+    if config.adapter.kind != "lora":
+        raise HoflError("hofl split trains LoRA: set adapter.kind=lora.")
+    if config.privacy.noise:
+        raise HoflError("activations travel unprotected in hofl split: set privacy.noise=0.")
+    if config.fleet.dropout:
+        raise HoflError("hofl split does not simulate dropouts: set fleet.dropout=0.")
+    setting_of(config, method, boundary=1)  # refuse options of the workflow before anything loads
+
+
+def common_boundary_of(simulation: Simulation) -> int:
+    """Return the boundary of every client; refuse one that leaves a role without a block."""
+    all_of_them, most = sorted({*simulation.boundaries()}), simulation.layout.num_blocks - 1
+    boundary = all_of_them[-1]
+    if len(all_of_them) > 1:
+        raise HoflError(
+            f"hofl split cuts every client at one boundary, got {all_of_them}: set "
+            "fleet.boundaries=[B]."
+        )
+    if not 1 <= boundary <= most:
+        raise HoflError(
+            f"a boundary between client and server lies in 1..{most}, got {boundary}: set "
+            "fleet.boundaries."
+        )
+    return boundary
+
+
+def setting_of(config: ExperimentConfig, method: Method, boundary: int) -> Setting:
+    """Return what both roles agree on."""
+    maker = WORKFLOWS[method.workflow.name].make
+    assert maker is not None
+    workflow = method.workflow.made_by(maker, method.local)
+    return Setting(rule=method.local, boundary=boundary, seed=config.seed, workflow=workflow)
+
+
+def cohorts_of(
+    config: ExperimentConfig, method: Method, secret: RunSecret
+) -> Callable[[int], Sequence[int]]:
+    """Return the cohort of every step. All clients have one boundary, hence equal scores."""
+    scores = np.ones(config.fleet.clients)
+    policy = method.policy.for_clients(np.arange(config.fleet.clients))
+    size = min(config.fleet.cohort, config.fleet.clients)
+
+    def cohort(step: int) -> list[int]:
+        p = policy.marginals(scores, size, fleet_seed(config), step, config.rounds)
+        return draw_cohort(p, size, secret.cohorts(), step, 0)
+
+    return cohort
+
+
+def batches_of(config: ExperimentConfig, method: Method, model: LoadedModel) -> Batches:
+    """Return the data of all clients; examples are encoded when they are drawn."""
+    config, task = resolved_task(config)
+    shards, held_out = shards_of(config, task)
+    train, rows = encoded(config, task, task.train, model).grouped([*shards, *held_out])
+
+    def batches(step: int, client: int) -> list[Batch]:
+        drawn = minibatches(
+            rows[client],
+            seed=config.seed,
+            round_number=step,
+            client=client,
+            steps=method.local.local_steps,
+            batch_size=config.task.batch_size,
+        )
+        return [train.batch(indices) for indices in drawn]
+
+    return batches
+
+
+def half_of(config: ExperimentConfig, half: Half, setting: Setting) -> LoadedModel:
+    """Load one half of the model that a configuration names, and nothing of the other."""
+    section, part = config.model, setting.rule.surrogate
+    if section.weights != "pretrained" or section.storage_dtype not in DTYPES:
+        raise HoflError(
+            "processes read their halves from the model's files: set model.weights=pretrained and "
+            f"model.storage_dtype to one of {', '.join(DTYPES)}, or leave out --processes."
+        )
+    adapter = adapter_of(config)
+    assert isinstance(adapter, Lora)
+    reference, hugging_face = resolve_reference(section.name), read_model_config(section.name)
+    computed = "float32" if section.compute_dtype == "auto" else section.compute_dtype
+    split = build_half(
+        hugging_face,
+        reference,
+        half,
+        setting.boundary,
+        adapter=adapter,
+        seed=config.seed,
+        storage_dtype=DTYPES[section.storage_dtype],
+        compute_dtype=DTYPES[computed],
+        surrogate=part.made_by(SURROGATES[part.name].make).parameters(hugging_face),
+    )
+    return LoadedModel(split, load_tokenizer(reference), reference, section.name)

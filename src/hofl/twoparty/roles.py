@@ -1,0 +1,151 @@
+"""What runs in the processes of a split run: one server with the top, clients with the bottom."""
+
+import os
+import signal
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from hofl.core.errors import HoflError, reason_of
+from hofl.core.process import end_with, tune_allocator, use_threads
+from hofl.core.wire import message_kind
+from hofl.experiment.method import build_method
+from hofl.experiment.records import RoundRecord
+from hofl.experiment.runs import RunDirectory
+from hofl.memory.live import LiveBytes
+from hofl.models.halves import Half, half_bytes
+from hofl.twoparty.build import batches_of, cohorts_of, half_of, setting_of
+from hofl.twoparty.client import SplitClient
+from hofl.twoparty.exchange import Message, MessageRefused, step_and_client
+from hofl.twoparty.link import CALL, IDLE, OVER, SERVER, STOP, Link, LinkedClients, LinkedServer
+from hofl.twoparty.server import MOST_TOKENS, SplitServer
+from hofl.twoparty.store import ClientStore, load_server, save_server
+from hofl.twoparty.training import train
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every process of a run is told.
+
+    Args:
+        path: the run's folder.
+        boundary: b.
+        processes: of clients.
+        rendezvous: file by which they find each other.
+        parent: process that started them, with which they end.
+    """
+
+    path: Path
+    boundary: int
+    processes: int
+    rendezvous: Path
+    parent: int
+
+
+def play(rank: int, job: Job, failure: Connection) -> None:
+    """Run the role of a rank to its end; a failure is one line through ``failure``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
+    end_with(job.parent)
+    try:
+        (serve if rank == SERVER else work)(rank, job)
+    except HoflError as error:
+        failure.send(reason_of(error))
+        failure.close()
+        os._exit(1)  # without waiting for connections that may hang
+
+
+def serve(rank: int, job: Job) -> None:
+    """Hold the top, lead the steps, record them."""
+    directory = RunDirectory.open(job.path)
+    config = directory.config()
+    tune_allocator()
+    use_threads(config.engine.threads)
+    method = build_method(config)
+    setting = setting_of(config, method, job.boundary)
+    model = half_of(config, Half.TOP, setting).split
+    server = setting.workflow.server(model, setting)
+    load_server(directory.checkpoint, server)
+    meter = MeteredServer(server, half_bytes(model, Half.TOP, job.boundary))
+    link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, server.most_bytes)
+    engine = LinkedClients(meter, link, job.processes)  # type: ignore[arg-type]
+
+    def record(made: RoundRecord) -> None:
+        if engine.client_peak:
+            made = replace(
+                made,
+                peak_bytes=engine.client_peak,
+                peak_by_boundary={job.boundary: engine.client_peak},
+            )
+        if os.getppid() != job.parent:  # a resumed run may be at work on the folder
+            raise HoflError("the process that started the run is gone")
+        directory.record(replace(made, server_peak_bytes=meter.peak or None))
+        save_server(directory.checkpoint, server)
+
+    train(server, engine, cohorts_of(config, method, directory.secret()), config.rounds, record)
+    engine.stop()
+    link.close()
+
+
+def work(rank: int, job: Job) -> None:
+    """Hold the bottom, and take the turns of this process's clients."""
+    directory = RunDirectory.open(job.path)
+    config = directory.config()
+    tune_allocator()
+    use_threads(config.engine.threads)
+    method = build_method(config)
+    setting = setting_of(config, method, job.boundary)
+    loaded = half_of(config, Half.BOTTOM, setting)
+    model, store = loaded.split, ClientStore(directory.checkpoint)
+    start, data = model.w.clone(), batches_of(config, method, loaded)
+    most = 4 * MOST_TOKENS * (model.config.get_text_config().hidden_size + 8) + 8 * len(start)
+    link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, most)
+    clients: dict[int, SplitClient] = {}
+    peak = 0
+    while True:
+        data_in = link.receive(SERVER, IDLE)
+        kind = message_kind(data_in, MessageRefused)
+        if kind == STOP:
+            link.close()
+            return
+        step, number = step_and_client(data_in, CALL)
+        if number not in clients:
+            model.load(start)
+            clients[number] = setting.workflow.client(model, setting, number, data, store)
+        fields: dict[str, object] = {}
+        try:
+            if peak:
+                clients[number].take_turn(step, LinkedServer(link))
+            else:
+                with LiveBytes(model.device) as counter:
+                    clients[number].take_turn(step, LinkedServer(link))
+                peak = half_bytes(model, Half.BOTTOM, job.boundary) + counter.peak
+        except MessageRefused as refusal:
+            fields["reason"] = reason_of(refusal)
+        over = Message(OVER, step, number, fields={**fields, "peak": peak})
+        link.send(over.to_bytes(), SERVER)
+
+
+class MeteredServer:
+    """A server whose peak memory is measured until it has answered its first activation.
+
+    Args:
+        server: the server.
+        weights: bytes of its half of the model.
+    """
+
+    def __init__(self, server: SplitServer, weights: int) -> None:
+        self._server, self._weights, self.peak = server, weights, 0
+
+    @property
+    def step(self) -> int:
+        """The server's step."""
+        return self._server.step
+
+    def answer(self, client: int, data: bytes) -> bytes:
+        """Answer as the server does."""
+        if self.peak or message_kind(data, MessageRefused) != "activation":
+            return self._server.answer(client, data)
+        with LiveBytes(self._server.model.device) as counter:
+            answer = self._server.answer(client, data)
+        self.peak = self._weights + counter.peak
+        return answer

@@ -1,0 +1,116 @@
+"""The pages of results: what the committed rows say, with what is missing said plainly."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_results import collected
+from results_definitions import DEFINITIONS, FROZEN
+from results_pages import HYBRID_LABEL, PAGES, at_equal, state_of, verdict
+
+import hofl
+from hofl.comparing.plan import arms_of, planned
+from hofl.experiment.runs import RunDirectory
+from support.written_runs import ROUNDS, write_run
+
+ROOT = Path(__file__).parents[1]
+EMPTY = {"memory": {"peaks": [1.0], "pure": 1.0, "demands": [], "beside": []}}
+
+
+def test_the_pages_are_what_the_committed_rows_say() -> None:
+    words = [sys.executable, str(ROOT / "tools" / "make_results.py"), "--check"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda one: one.name)
+def test_every_definition_is_a_comparison_that_can_be_planned(definition: Any) -> None:
+    config = hofl.read_config(
+        str(ROOT / "docs" / "results" / definition.config), list(definition.changes)
+    )
+    grid = dict(item.split("=", 1) for item in definition.grid)
+    values = {key: text.split(",") for key, text in grid.items()}
+    comparison = planned(config, Path("c"), definition.methods, definition.seeds, values)
+    assert len(comparison.cells) == len(definition.seeds) * len(arms_of(definition.methods, values))
+
+
+def row(label: str, loss: tuple[float, float, float] | None) -> dict[str, Any]:
+    """A row whose loss differs from the frozen control's by a mean and its interval."""
+    pair = None
+    if loss is not None:
+        pair = dict(zip(("mean", "low", "high"), loss, strict=True))
+    measures = {"loss": {"mean": 0.5, "deviation": 0.01, "seeds": 3}}
+    return {
+        "label": label,
+        "against": {FROZEN: {"score": pair, "loss": pair}},
+        "measures": measures,
+    }
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ((-0.01, -0.02, -0.004), "excludes 0: the loss is less with it"),
+        ((0.01, 0.004, 0.02), "excludes 0: the loss is more with it"),
+        ((-0.01, -0.03, 0.01), "contains 0: these runs do not show that it earns its cost"),
+        (None, "cannot be said yet"),
+    ],
+)
+def test_what_the_zeroth_order_bottom_adds_is_said_with_its_interval(
+    loss: tuple[float, float, float] | None, said: str
+) -> None:
+    text = verdict({"rows": [row(FROZEN, None), row(HYBRID_LABEL, loss)]}).replace("\n", " ")
+    assert said in text
+    if loss is not None:
+        assert f"{loss[0]:+.4f} [{loss[1]:+.4f}, {loss[2]:+.4f}] of test loss" in text
+
+
+def test_rows_at_equal_cost_are_read_where_the_limit_is_reached() -> None:
+    def run(state: str, *points: tuple[int, int, float]) -> dict[str, Any]:
+        names = ("round", "uplink", "accuracy")
+        return {"state": state, "curve": [dict(zip(names, p, strict=True)) for p in points]}
+
+    thin = run("finished", (0, 0, 0.5), (4, 10, 0.6), (8, 20, 0.7))
+    thick = run("finished", (0, 0, 0.5), (4, 15, 0.8), (8, 30, 0.9))
+    group = {
+        "rows": [
+            {"label": "thin", "cells": [thin, run("unfinished", (0, 0, 0.1))]},
+            {"label": "thick", "cells": [thick]},
+            {"label": "none", "cells": [run("not started")]},
+        ]
+    }
+    found = dict(at_equal(group, "uplink", 20))
+    assert found == {"thin": "70.00 (round 8)", "thick": "80.00 (round 4)", "none": "-"}
+
+
+def test_without_runs_every_page_says_so() -> None:
+    for name, make in PAGES.items():
+        text = make(EMPTY)
+        assert ("Not run yet." in text or "not run" in text) == (name != "memory.md")
+
+
+def test_rows_are_collected_from_run_folders_finished_or_not(tmp_path: Path) -> None:
+    for method, level in (("hofl", 0.7), ("frozen-bottom", 0.6)):
+        for seed in (1, 2):
+            write_run(tmp_path / f"{method}-{seed}", method, seed, level)
+    write_run(tmp_path / "hofl-3", "hofl", 3, rounds=ROUNDS - 1)
+    definition = DEFINITIONS[0]
+    facts = json.loads(json.dumps(collected(definition, tmp_path)))
+    rows = {one["label"]: one for one in facts["groups"][0]["rows"]}
+    assert [one["state"] for one in rows["hofl"]["cells"]] == ["finished"] * 2 + ["unfinished"]
+    read = {}
+    for method in rows:
+        for number, one in enumerate(rows[method]["cells"][:2]):
+            summary = RunDirectory.open(tmp_path / f"{method}-{number + 1}").summary()
+            assert summary is not None
+            read[method, number] = summary.final["loss"]
+            assert one["final"]["loss"] == pytest.approx(read[method, number], abs=1e-6)
+            assert one["curve"][-1]["uplink"] == summary.uplink_bytes
+    pair = rows["hofl"]["against"]["frozen-bottom"]["loss"]
+    apart = [read["hofl", n] - read["frozen-bottom", n] for n in (0, 1)]
+    assert pair["mean"] == pytest.approx(sum(apart) / 2)
+    assert pair["low"] < pair["mean"] < pair["high"]
+    assert state_of({definition.name: facts}, definition) == "4 of 5 runs finished"

@@ -1,0 +1,95 @@
+"""``hofl split``: an ordinary run folder, the same bits after a stop, one line for a mistake."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+import hofl
+from hofl.experiment.runs import RunDirectory
+from hofl.twoparty.run import resume_split, run_split
+from support.runs import adapter_bytes, run_cli, stop_at
+from support.twoparty import SPLIT, split_config
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_run_is_recorded_resumed_to_the_same_bits_and_loads(
+    name: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    config = split_config(tiny_folder, name)
+    whole = run_split(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_split(config, tmp_path / "stopped", stop_at(2))
+    resumed = resume_split(tmp_path / "stopped")
+    assert adapter_bytes(whole.path) == adapter_bytes(resumed.path)
+    one, two = (RunDirectory(run.path).metrics() for run in (whole, resumed))
+    assert [r.ledger for r in one] == [r.ledger for r in two]
+    assert [len(r.cohort) for r in one] == [0, 2, 2, 2]
+    assert one[0].scores
+    assert one[3].scores
+    totals = whole.record.ledger
+    assert totals["act_up"]["bytes"] > 0
+    assert ("grad_down" in totals) == (name == "ho-sfl")
+    assert ("client_weights_up" in totals) == (name == "heron-sfl")
+    assert resume_split(whole.path).summary == whole.summary
+    loaded = whole.load()
+    trained = [p for n, p in loaded.named_parameters() if "lora_B" in n]
+    assert all(p.abs().sum() > 0 for p in trained), "both segments have moved"
+
+
+def test_the_command_prints_the_ledger_and_the_adapter(tiny_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'rounds = 1\n[model]\nname = "{tiny_folder}"\n[fleet]\nclients = 2\ncohort = 1\n'
+        "boundaries = [0.5]\n[task]\nbatch_size = 2\nmax_length = 48\n[engine]\nthreads = 1\n"
+    )
+    code, output = run_cli("split", str(config), "method.name=hosl", "--out", str(out))
+    assert code == 0, output
+    for text in ("act_up", "loss_down", "scalars_up", "adapter:"):
+        assert text in output
+    code, output = run_cli("run", "--resume", str(out))
+    assert code == 0, "a finished run is shown by any command"
+
+
+def test_mistakes_are_one_line(tiny_folder: Path, tmp_path: Path) -> None:
+    def refused(**changes: Any) -> str:
+        config = split_config(tiny_folder, "ho-sfl", **changes)
+        with pytest.raises(hofl.HoflError) as error:
+            run_split(config, tmp_path / "no")
+        assert not (tmp_path / "no").exists()
+        return str(error.value)
+
+    assert "has no split workflow: choose one of ho-sfl, hosl, heron-sfl" in refused(
+        method={"name": "fedavg", "workflow": "whole-model"}
+    )
+    assert "lies in 1..3, got 4" in refused(fleet={"boundaries": [4]})
+    assert "set fleet.boundaries=[B]" in refused(fleet={"boundaries": [], "budgets": ["1GiB"]})
+    assert "set adapter.kind=lora" in refused(adapter={"kind": "full"})
+    assert "unknown workflow 'mail'" in refused(method={"workflow": "mail"})
+    assert "'shared-steps' has no option 'speed'" in refused(method={"workflow": {"speed": 1}})
+    assert "set fleet.dropout=0" in refused(fleet={"dropout": 0.1})
+
+
+def test_a_split_run_and_another_are_not_resumed_as_each_other(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    config = split_config(tiny_folder, "ho-sfl")
+    for run, other, hint in [
+        (run_split, hofl.resume, "hofl split --resume"),
+        (hofl.run, resume_split, "hofl run --resume"),
+    ]:
+        path = tmp_path / run.__name__
+        with pytest.raises(KeyboardInterrupt):
+            run(config, path, stop_at(2))
+        with pytest.raises(hofl.HoflError, match=hint):
+            other(path)
+
+
+def test_the_saved_adapter_leaves_the_head_out(tiny_folder: Path, tmp_path: Path) -> None:
+    result = run_split(split_config(tiny_folder, "heron-sfl"), tmp_path / "run")
+    with safe_open(result.adapter / "adapter_model.safetensors", "pt") as file:
+        names = list(file.keys())
+    assert names
+    assert not any("auxiliary" in name for name in names)
