@@ -14,7 +14,8 @@ clients, 6 of them drawn, 5 AdamW steps each on 16 texts. The contenders:
 
 Every contender has a process of its own. Seconds are those of the round, without loading the model;
 memory is the peak, over samples every 0.1 s, of the proportional set size of all its processes;
-bytes are the uploads. A contender that ends in another adapter is out of the race.
+bytes are the uploads. A contender that ends in another adapter than hofl's (further off than a
+hundredth of the update's norm) is out of the race; how far off each is, is printed.
 """
 
 import argparse
@@ -136,7 +137,15 @@ def _row(name: str, job: Path, samples: dict[str, list[dict[str, Any]]]) -> dict
 def table(rows: list[dict[str, Any]]) -> Table:
     """The rows for people."""
     shown = Table(title="One FedAvg round of SmolLM2-135M on SST-2", title_justify="left")
-    for headline in ("contender", "median s", "min s", "time / plain", "peak MiB", "uplink MiB"):
+    for headline in (
+        "contender",
+        "median s",
+        "min s",
+        "time / plain",
+        "peak MiB",
+        "uplink MiB",
+        "off by",
+    ):
         shown.add_column(headline)
     for row in rows:
         if "failed" in row:
@@ -144,7 +153,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
             continue
         times = (f"{row[key]:.2f}" for key in ("median_seconds", "min_seconds", "ratio"))
         sizes = (f"{row[key] / 2**20:.1f}" for key in ("peak_bytes", "uplink_bytes"))
-        shown.add_row(row["variant"], *times, *sizes)
+        shown.add_row(row["variant"], *times, *sizes, f"{row['adapter_difference']:.1g}")
     return shown
 
 

@@ -14,15 +14,16 @@ ROOT = Path(__file__).parents[1] / "src" / "hofl"
 LAYERS = [
     ("core",),
     ("theory", "sampling", "rules", "recipes"),
-    ("data", "models", "variants"),
+    ("data", "models", "variants", "workflows"),
     ("messages",),
     ("evaluation", "methods", "local", "server"),
     ("algorithm", "family"),
-    ("catchup", "memory"),
+    ("catchup", "memory", "tracking"),
     ("engines",),
     ("experiment",),
-    ("choosing", "report", "deploy"),
-    ("comparing",),
+    ("choosing", "reporting", "deploy", "twoparty"),
+    ("comparing", "watching"),
+    ("paper",),
     ("cli",),
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

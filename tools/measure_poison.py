@@ -25,7 +25,7 @@ from hofl.experiment.build import Experiment, build_simulation
 from hofl.experiment.config import ExperimentConfig, read_config
 from hofl.experiment.records import headline
 from hofl.experiment.rounds import evaluation, one_round
-from hofl.messages import RoundPlan, Upload, bottom_hash
+from hofl.messages import RoundPlan, Upload, vector_hash
 from hofl.server.aggregate import AGGREGATIONS
 
 Attack = Callable[[Upload], Upload]
@@ -63,7 +63,7 @@ class Poisoned(InProcess):
         upload = self._attack(Upload.from_bytes(answer))
         if upload.bottom_hash:
             bottom = replay(plan, upload.scalars, self._layout)
-            upload = replace(upload, bottom_hash=bottom_hash(bottom))
+            upload = replace(upload, bottom_hash=vector_hash(bottom))
         return upload.to_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Write the README speed table from the benchmarks: ``python tools/speed_table.py [--check]``.
+"""Write the table of docs/speed.md from the benchmarks: ``python tools/speed_table.py [--check]``.
 
 Every figure is read from ``benchmarks/results.json`` or ``benchmarks/peers.json``; what was not
 measured has no row. With --check, nothing is written, and a table that is not what the files say
@@ -104,18 +104,18 @@ def main() -> None:
     """Replace the table, or compare it."""
     files = (ROOT / "benchmarks" / name for name in ("results.json", "peers.json"))
     new = table(*(json.loads(file.read_text()) if file.exists() else {} for file in files))
-    readme = ROOT / "README.md"
-    text = readme.read_text()
+    page = ROOT / "docs" / "speed.md"
+    text = page.read_text()
     if not text.count(START) == text.count(END) == 1:
-        sys.exit(f"README.md: the table stands between {START} and {END}, each once; add them.")
+        sys.exit(f"docs/speed.md: the table stands between {START} and {END}, each once; add them.")
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
     fresh = f"{before}{START}\n{new}\n{END}{after}"
     if "--check" in sys.argv:
         if fresh != text:
-            sys.exit("README.md: the speed table is not what the JSON files say; run this tool.")
+            sys.exit("docs/speed.md: the table is not what the JSON files say; run this tool.")
         return
-    readme.write_text(fresh)
+    page.write_text(fresh)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""What docs/results/ is to show: each result as a comparison, with its command and seeds."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A comparison.
+
+    Args:
+        name: of its folder below ``runs/results``, and of its data file.
+        title: what it shows.
+        config: file in ``docs/results``.
+        methods: as for ``hofl compare``.
+        seeds: that it is to have.
+        grid: as for ``hofl compare``.
+        changes: to the configuration, on the command line.
+    """
+
+    name: str
+    title: str
+    config: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    grid: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+    def command(self) -> str:
+        """Return the command that makes its runs, or continues them."""
+        words = ["hofl compare", f"docs/results/{self.config}", *self.changes]
+        words.append(f"--methods {','.join(self.methods)}")
+        words += [f"--grid {item}" for item in self.grid]
+        words.append(f"--seeds {','.join(map(str, self.seeds))}")
+        return " ".join([*words, f"--out runs/results/{self.name}"])
+
+
+FROZEN, HYBRID, UNIFORM = "frozen-bottom", "hofl:policy.beta=0.75", "hofl:policy.beta=0.0"
+SST2 = (
+    "fedavg",
+    "fedprox",
+    FROZEN,
+    HYBRID,
+    UNIFORM,
+    "recompute:uplink_bits=4",
+    "decomfl:optimizer.lr=1e-5",
+    "decomfl:optimizer.lr=1e-4",
+    "decomfl:optimizer.lr=1e-3",
+    "decomfl:optimizer.lr=1e-2",
+)
+"""DeComFL with the paper's learning rate, and with others; held-out loss chooses the tuned one."""
+FIVE, TWO = (42, 43, 44, 45, 46), (42, 43)
+
+DEFINITIONS = (
+    Definition(
+        "sst2-stories15m", "Methods on SST-2, stories15M", "sst2-stories15m.toml", SST2, FIVE
+    ),
+    Definition("sst2-smollm2", "Methods on SST-2, SmolLM2-135M", "sst2-smollm2.toml", SST2, TWO),
+    Definition(
+        "beta-alpha-iid",
+        "beta on AG News, IID, stories15M",
+        "ag-news-stories15m.toml",
+        (UNIFORM, HYBRID),
+        FIVE,
+        changes=("data.partition=iid",),
+    ),
+    Definition(
+        "beta-alpha-0.1",
+        "beta on AG News, Dirichlet alpha = 0.1, stories15M",
+        "ag-news-stories15m.toml",
+        (UNIFORM, HYBRID),
+        FIVE,
+        changes=("data.alpha=0.1",),
+    ),
+    Definition(
+        "directions",
+        "q, the number of directions, on SST-2, stories15M",
+        "sst2-stories15m.toml",
+        ("hofl",),
+        FIVE,
+        grid=("method.q=1,2,4,8",),
+    ),
+)
