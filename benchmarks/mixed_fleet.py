@@ -2,7 +2,7 @@
 
 ``python benchmarks/mixed_fleet.py --out runs/mixed --rounds 20 --seeds 1,2,3`` runs the recipe
 ``sst2-devices`` and its baselines, one run after another. Finished runs are kept and a stopped one
-is resumed, so the same command goes on where it was stopped, and prints the table of what is there.
+is resumed, so the same command can be repeated, and prints the table of what is there.
 """
 
 import argparse
@@ -28,11 +28,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--methods", default=",".join(METHODS), help="which of them")
     parser.add_argument("changes", nargs="*", help="key=value for all runs")
     words = parser.parse_args()
-    found: dict[str, list[RunSummary]] = {name: [] for name in METHODS}
+    chosen = {name: METHODS[name] for name in words.methods.split(",")}
+    found: dict[str, list[RunSummary]] = {name: [] for name in chosen}
     for seed in words.seeds.split(","):
-        for name, changes in METHODS.items():
+        for name, changes in chosen.items():
             folder = words.out / f"{name}-{seed}"
             given = [f"rounds={words.rounds}", f"seed={seed}", *words.changes]
             if (folder / "config.toml").is_file():
