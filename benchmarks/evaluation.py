@@ -5,13 +5,16 @@ the model's own forward pass with scores of [batch, length, vocabulary], the lab
 them. hofl's way computes real tokens alone, and the head at one slot for the label words alone.
 Both give the same accuracy. The limit counts what the slow way computes in vain: the padding, and
 the head's matrix beside those of the blocks. The demo task's texts are of much the same length;
-those of SST-2 and BoolQ, where their files are at hand, differ as real ones do.
+those of SST-2 and BoolQ, where their files are at hand, differ as real ones do. Both ways take
+turns on parts of a set, so that a machine that slows down for a minute slows both; a repeat is the
+sum over the parts.
 """
 
 from functools import partial
 
+import numpy as np
 import torch
-from harness import Cell, Subject, interleave
+from harness import Cell, Subject, Timing, interleave
 from step_variants import padded
 
 from hofl import load_model
@@ -22,7 +25,7 @@ from hofl.data.tasks import load_task
 from hofl.evaluation.scores import evaluate
 from hofl.models.split import SplitModel
 
-MODEL, BATCH = "smollm2-135m-instruct", 16
+MODEL, BATCH, PART = "smollm2-135m-instruct", 16, 128
 TARGETS = {"of_limit_at_least": 0.9}
 TASKS = {"helpdesk": (200, 128), "sst2": (872, 128), "boolq": (500, 512)}
 """Texts and longest prompt of each task."""
@@ -50,12 +53,13 @@ def measure(repeats: int) -> Subject:
         except HoflError as error:
             print(f"{name} is left out: {error}")
             continue
-        examples = encode(task.test[:texts], task.prompt(), loaded.tokenizer, longest, 2048)
-        ways = {SLOW: whole_head, FAST: label_words}
-        variants = {way: partial(run, loaded.split, examples) for way, run in ways.items()}
-        accuracies = {way: run() for way, run in variants.items()}
-        times = interleave(variants, repeats, warmups=0)
-        most = limit(loaded.split, examples)
+        chosen, prompt = task.test[:texts], task.prompt()
+        parts = [
+            encode(chosen[start : start + PART], prompt, loaded.tokenizer, longest, 2048)
+            for start in range(0, texts, PART)
+        ]
+        times, accuracies = take_turns(loaded.split, parts, repeats)
+        most = limit(loaded.split, parts)
         for variant, timing in times.items():
             samples[f"{name}: {variant}"] = timing.samples
             factor = times[SLOW].median / timing.median
@@ -75,14 +79,37 @@ def measure(repeats: int) -> Subject:
     return Subject("evaluation", title, COLUMNS, rows, samples, TARGETS)
 
 
-def limit(model: SplitModel, examples: EncodedSet) -> float:
+def take_turns(
+    model: SplitModel, parts: list[EncodedSet], repeats: int
+) -> tuple[dict[str, Timing], dict[str, float]]:
+    """Time both ways over all parts; return seconds and accuracies of the whole set."""
+    ways = {SLOW: whole_head, FAST: label_words}
+    right = dict.fromkeys(ways, 0.0)
+    sums = {way: np.zeros(repeats) for way in ways}
+
+    def score(way: str, part: EncodedSet) -> None:
+        right[way] += ways[way](model, part) * len(part)
+
+    for part in parts:
+        variants = {way: partial(score, way, part) for way in ways}
+        for way, timing in interleave(variants, repeats, warmups=0).items():
+            sums[way] += timing.samples
+    scored = repeats * sum(map(len, parts))
+    times = {way: Timing(tuple(map(float, total))) for way, total in sums.items()}
+    return times, {way: count / scored for way, count in right.items()}
+
+
+def limit(model: SplitModel, parts: list[EncodedSet]) -> float:
     """Tokens times matrix entries of the slow way over those of hofl's."""
-    lengths = [max(examples.encoded(i).lengths) for i in range(len(examples))]
-    batches = [lengths[i : i + BATCH] for i in range(0, len(lengths), BATCH)]
-    full = sum(max(batch) * len(batch) for batch in batches)
+    full = real = 0
+    for part in parts:
+        lengths = [max(part.encoded(i).lengths) for i in range(len(part))]
+        batches = [lengths[i : i + BATCH] for i in range(0, len(lengths), BATCH)]
+        full += sum(max(batch) * len(batch) for batch in batches)
+        real += sum(lengths)
     blocks = sum(p.numel() for b in model.blocks for p in b.parameters() if not p.requires_grad)
     head = model.base.get_output_embeddings().weight.numel()
-    return full * (blocks + head) / (sum(lengths) * blocks)
+    return full * (blocks + head) / (real * blocks)
 
 
 def label_words(model: SplitModel, examples: EncodedSet) -> float:

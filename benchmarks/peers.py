@@ -6,8 +6,8 @@ clients, 6 of them drawn, 5 AdamW steps each on 16 texts. The contenders:
 - ``plain``: PEFT and a torch loop with dynamic padding, as a tutorial writes it: the model's own
   forward pass with the scores of the whole vocabulary, of which the label words are compared;
 - ``plain, label words``: the same loop, with the head computed at the label words alone;
-- ``flower``: that loop in a ClientApp under Flower's simulation, if ``flwr[simulation]`` is
-  installed (``peers-requirements.txt``); ray listens on all interfaces, so it runs in a network
+- ``flower``: that loop in a ClientApp under Flower's simulation, if ray is installed
+  (``peers-requirements.txt`` says how); ray listens on all interfaces, so it runs in a network
   namespace of its own (``unshare``, root);
 - ``pfl``: the same loss under pfl-research's FederatedAveraging, if it is installed;
 - ``hofl``: ``hofl.run``.
