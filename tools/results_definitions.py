@@ -48,13 +48,33 @@ SST2 = (
     "decomfl:optimizer.lr=1e-2",
 )
 """DeComFL with the paper's learning rate, and with others; held-out loss chooses the tuned one."""
-FIVE, TWO = (42, 43, 44, 45, 46), (42, 43)
+SST2_LARGER = (
+    "fedavg",
+    FROZEN,
+    HYBRID,
+    "recompute:uplink_bits=4",
+    UNIFORM,
+    "decomfl:optimizer.lr=1e-3",
+    "decomfl:optimizer.lr=1e-5",
+    "fedprox",
+)
+"""The same on a model nine times as large, with two learning rates of DeComFL."""
+FIVE, THREE = (42, 43, 44, 45, 46), (42, 43, 44)
 
 DEFINITIONS = (
     Definition(
         "sst2-stories15m", "Methods on SST-2, stories15M", "sst2-stories15m.toml", SST2, FIVE
     ),
-    Definition("sst2-smollm2", "Methods on SST-2, SmolLM2-135M", "sst2-smollm2.toml", SST2, TWO),
+    Definition(
+        "sst2-smollm2", "Methods on SST-2, SmolLM2-135M", "sst2-smollm2.toml", SST2_LARGER, THREE
+    ),
+    Definition(
+        "devices",
+        "Three kinds of devices by hofl's own plan, SST-2, SmolLM2-135M",
+        "sst2-devices.toml",
+        (HYBRID,),
+        THREE,
+    ),
     Definition(
         "beta-alpha-iid",
         "beta on AG News, IID, stories15M",

@@ -256,7 +256,7 @@ def index(data: Data) -> str:
     )
     lines = ["| result | page | state |", "|---|---|---|"]
     lines.append("| Memory at the paper's scale | [memory](memory.md) | planned |")
-    homes = {"sst2": "sst2", "beta": "beta-alpha", "directions": "directions"}
+    homes = {"sst2": "sst2", "beta": "beta-alpha", "directions": "directions", "devices": "devices"}
     for definition in DEFINITIONS:
         page = homes[definition.name.split("-")[0]]
         state = state_of(data, definition)

@@ -8,6 +8,7 @@ import pytest
 
 from hofl.experiment.config import parse_config, read_config
 from hofl.experiment.method import build_method
+from hofl.recipes import recipes
 from support.runs import run_cli
 
 TEXT = """
@@ -23,6 +24,13 @@ labels = { good = "yes", bad = "no" }
 [task]
 name = "custom"
 """
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_what_is_shown_of_a_recipe_is_toml_that_reads_as_the_recipe(recipe: str) -> None:
+    code, output = run_cli("config", "show", recipe)
+    assert code == 0, output
+    assert parse_config(tomllib.loads(output)).fleet == read_config(recipe).fleet
 
 
 @pytest.fixture

@@ -66,13 +66,14 @@ def differences(
 
 
 def toml_value(value: Any) -> str:
-    """Return a value as TOML on one line.
+    """Return a value as TOML on one line; what is None in a table is left out, as TOML has no null.
 
-    >>> toml_value({"a": "delivery", "b c": [1, 2.5]})
+    >>> toml_value({"a": "delivery", "b c": [1, 2.5], "d": None})
     '{ a = "delivery", "b c" = [1, 2.5] }'
     """
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items())
+        given = {key: item for key, item in value.items() if item is not None}
+        inner = ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in given.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
