@@ -17,7 +17,7 @@ from support.number_texts import number_set
 from support.steps import site_at
 from support.word_scores import LENGTHS, WORDS, prompts, word_loss, word_scores
 
-BATCH_SIZE = 4  # 4 + 4 + 3 examples
+BATCH_SIZE = 4
 
 
 def examples_for(model: SplitModel) -> tuple[EncodedSet, list[float]]:
@@ -56,6 +56,28 @@ def test_averages_are_over_examples_and_do_not_depend_on_the_batch_size() -> Non
         found = evaluate(model, examples, batch_size=batch_size)
         assert found["loss"] == pytest.approx(over_examples, rel=1e-5)
         assert found["accuracy"] == pytest.approx(8 / 11, abs=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, BATCH_SIZE, 11])
+def test_no_pass_has_more_tokens_than_the_longest_texts_of_a_batch(batch_size: int) -> None:
+    """Short texts go more at a time, each pass is filled, and all tokens are computed once."""
+    model, passes = tiny("llama"), []
+    examples, _ = examples_for(model)
+    hook = model.blocks[0].mlp.register_forward_pre_hook(
+        lambda block, given: passes.append(given[0].shape[1])
+    )
+    evaluate(model, examples, batch_size=batch_size)
+    hook.remove()
+    lengths = sorted((examples.encoded(i).lengths[0] for i in range(11)), reverse=True)
+    assert sum(passes) == sum(lengths)
+    assert max(passes) <= sum(lengths[:batch_size])
+    assert len(passes) <= -(-len(lengths) // batch_size)
+    # No pass could have held the first text of the next one.
+    starts = [sum(passes[:i]) for i in range(1, len(passes))]
+    ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    following = [lengths[ends.index(start) + 1] for start in starts]
+    full = sum(lengths[:batch_size])
+    assert all(size + more > full for size, more in zip(passes, following, strict=False))
 
 
 def test_words_outside_the_label_words_never_win() -> None:

@@ -37,8 +37,7 @@ def evaluate(
     encoded.sort(key=lambda pair: sum(pair[1].lengths), reverse=True)
     totals: dict[str, float] = {}
     done = 0
-    for start in range(0, len(encoded), batch_size):
-        batch = encoded[start : start + batch_size]
+    for batch in _batches(encoded, batch_size, _generated(examples)):
         for name, value in _scores(model, examples, batch):
             totals[name] = totals.get(name, 0.0) + value
         done += len(batch)
@@ -59,6 +58,35 @@ OF_TERMS = ("token_accuracy", "loss")
 def perplexity(loss: float) -> float:
     """Return exp of a mean loss per token, in nats; very large ones are capped."""
     return math.exp(min(loss, 700.0))
+
+
+def _batches(
+    pairs: list[tuple[int, Encoded]], batch_size: int, generated: int
+) -> Iterator[list[tuple[int, Encoded]]]:
+    """Yield batches of examples, given from long to short, none with more tokens than the first.
+
+    The first has ``batch_size`` examples. Shorter ones go more at a time, in the same memory: the
+    matrix products of a few short texts are too small to run at full speed.
+
+    Args:
+        pairs: (index, tokens) of the examples.
+        batch_size: examples of the first batch.
+        generated: tokens that are generated behind each.
+    """
+    sizes = [sum(encoded.lengths) + generated for _, encoded in pairs]
+    most, start, tokens = sum(sizes[:batch_size]), 0, 0
+    for place, size in enumerate(sizes):
+        if tokens + size > most:
+            yield pairs[start:place]
+            start, tokens = place, 0
+        tokens += size
+    yield pairs[start:]
+
+
+def _generated(examples: EncodedSet) -> int:
+    """Return how many tokens an answer has at most that is generated to be scored."""
+    answer = examples.encoder.prompt.answer if isinstance(examples, PromptedSet) else None
+    return answer.max_new_tokens if isinstance(answer, FreeText) else 0
 
 
 def _scores(
