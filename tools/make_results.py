@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from results_definitions import DEFINITIONS, Definition
+from results_devices import devices
 from results_pages import PAGES
 
 from hofl.reporting.cells import COMPARISON, Cell, read_cells
@@ -62,6 +63,7 @@ def cell_facts(cell: Cell) -> Facts:
         "problem": cell.problem,
         "digest": cell.digest if cell.config else "",
         "final": final_scores(cell),
+        "peaks": cell.summary.peak_by_boundary if cell.summary else {},
         "curve": list(curve(cell)),
     }
 
@@ -128,7 +130,7 @@ def write(file: Path, facts: Facts) -> None:
 def pages() -> dict[Path, str]:
     """All pages, from the committed files."""
     data = {file.stem: json.loads(file.read_text()) for file in (FOLDER / "data").glob("*.json")}
-    return {FOLDER / name: make(data) for name, make in PAGES.items()}
+    return {FOLDER / name: make(data) for name, make in (PAGES | {"devices.md": devices}).items()}
 
 
 def main() -> None:
