@@ -82,7 +82,8 @@ def sections(data: Data) -> Iterator[str]:
         return
     yield (
         wrapped(
-            f"{state_of(data, BY_NAME[PLANNED])} by plan. Differences are in points of accuracy, peaks of a client by its boundary b."
+            f"{state_of(data, BY_NAME[PLANNED])} by plan. Differences are in points of "
+            "accuracy, peaks of a client by its boundary b."
         )
         + "\n"
     )
