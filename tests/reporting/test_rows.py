@@ -1,6 +1,7 @@
 """Tables of cells: statistics against SciPy and NumPy, who is averaged, who stands for a grid."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,25 @@ def test_seeds_deal_boundaries_and_that_is_no_other_setting() -> None:
     dealt = {"fleet.boundaries": [3, 1, 3, 1]}
     (group,) = table_of([cell("hofl", 5, 0.7), cell("hofl", 6, 0.8, config=dealt)])
     assert len(group.rows) == 1
+
+
+def test_seeds_deal_devices_and_plan_for_their_own_data_and_that_is_no_other_setting() -> None:
+    def fleet(*memory: str, tokens: int, boundaries: list[int]) -> dict[str, Any]:
+        devices = [{"memory": amount, "backward": amount != "1GiB"} for amount in memory]
+        planned = [{"budget": "1GiB", "micro_tokens": tokens}]
+        return {
+            "fleet.devices": devices,
+            "fleet.planned": planned,
+            "fleet.boundaries": boundaries,
+        }
+
+    first = fleet("1GiB", "2GiB", tokens=70, boundaries=[4, 0])
+    second = fleet("2GiB", "1GiB", tokens=80, boundaries=[0, 4])
+    other = fleet("2GiB", "2GiB", tokens=70, boundaries=[4, 0])
+    configs = enumerate((first, second, other), start=5)
+    groups = table_of([cell("hofl", seed, 0.7, config=config) for seed, config in configs])
+    assert [[len(row.cells) for row in group.rows] for group in groups] == [[2], [1]]
+    assert list(groups[1].differs) == ["fleet.devices"]
 
 
 def test_a_seed_that_was_run_twice_counts_once() -> None:

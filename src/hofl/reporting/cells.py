@@ -27,6 +27,10 @@ _APART = {
     "evaluation.every", "evaluation.curve_examples", "server.keep", "server.verify", "tracking.to",
     "evaluation.samples", "evaluation.rouge",
 }  # fmt: skip
+_CAPABLE = ("fleet.devices", "fleet.budgets")
+_PLANNED = ("fleet.boundaries", "fleet.planned")
+_DEALT = {"fleet.boundaries", *_CAPABLE}
+"""Lists that are dealt to the clients by the seed: their order is not part of a setting."""
 _TREATMENT = ("method.", "server.", "privacy.", "engine.")
 
 
@@ -87,8 +91,10 @@ class Cell:
 
     def _made_with(self) -> dict[str, Any]:
         kept = {key: value for key, value in self.config.items() if key not in _APART}
-        if "fleet.boundaries" in kept:  # dealt to the clients by the seed
-            kept["fleet.boundaries"] = sorted(kept["fleet.boundaries"])
+        if any(kept.get(key) for key in _CAPABLE):  # what they run was planned for a seed's data
+            kept = {key: value for key, value in kept.items() if key not in _PLANNED}
+        for key in _DEALT & kept.keys():
+            kept[key] = sorted(kept[key], key=str)
         return kept
 
 
