@@ -44,10 +44,10 @@ def diff(
     second: Annotated[str, typer.Argument(help="Another one.")],
 ) -> None:
     """Print the keys whose values differ, defaults included, with both values."""
-    found = list(differences(settings_of(first), settings_of(second)))
-    for name, a, b in found:
+    rows = list(differences(settings_of(first), settings_of(second)))
+    for name, a, b in rows:
         typer.echo(f"{name}: {_told(a)} -> {_told(b)}")
-    if not found:
+    if not rows:
         typer.echo("no difference")
 
 

@@ -158,8 +158,8 @@ class ChatEncoder:
 
     @cached_property
     def _template(self) -> str:
-        own = self.tokenizer.chat_template
-        return _CALENDAR + (self.tokenizer.get_chat_template() if own else PLAIN)
+        template = self.tokenizer.chat_template
+        return _CALENDAR + (self.tokenizer.get_chat_template() if template else PLAIN)
 
     @cached_property
     def _lead(self) -> str:

@@ -27,6 +27,6 @@ def rouge_l(answers: Sequence[str], expected: Sequence[str]) -> float:
 
     Its words are of Latin letters and digits: other scripts score 0.
     """
-    found = scorer()
+    rouge = scorer()
     pairs = zip(expected, answers, strict=True)
-    return fmean(found.score(right, answer)["rougeL"].fmeasure for right, answer in pairs)
+    return fmean(rouge.score(right, answer)["rougeL"].fmeasure for right, answer in pairs)

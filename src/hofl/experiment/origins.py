@@ -117,7 +117,7 @@ def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[Key, Any]]:
             continue
         for key, inner in value.items():
             if name == "method" and key in PART_OPTIONS and isinstance(inner, Mapping):
-                yield from (((name, key, option), told) for option, told in inner.items())
+                yield from (((name, key, option), setting) for option, setting in inner.items())
             else:
                 yield (name, key), inner
 

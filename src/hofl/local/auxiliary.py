@@ -100,8 +100,10 @@ class Head:
         for i in range(self.blocks):
             assert self.inputs is not None
             prefix = copied_name(i, "")
-            own = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
-            z = model.block(self.site.boundary + i, z, self.inputs, own)
+            head_values = {
+                n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)
+            }
+            z = model.block(self.site.boundary + i, z, self.inputs, head_values)
         a, b = (values[name] for name in NAMES)
         added = (z.to(a.dtype) @ a.T) @ b.T
         return model.loss(z + (self.scale * added).to(z.dtype), self.batch)
@@ -117,16 +119,16 @@ class _Judged(Feedback):
     def change(self, moved: Tensor, stream: Stream) -> Tensor:
         site = self.head.site
         values = stream_values(site, site.model.layout.surrogate, [stream])
-        own = {name: stacked[0] for name, stacked in values.items()}
-        return self.head.loss(moved, own) - self.at_anchor
+        head_values = {name: stacked[0] for name, stacked in values.items()}
+        return self.head.loss(moved, head_values) - self.at_anchor
 
     @torch.no_grad()
     def slope(self, tangent: Tensor, stream: Stream) -> Tensor:
         site = self.head.site
         with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-            own = {
+            head_values = {
                 c.name: forward_ad.make_dual(self.anchor[c.name], direction_at(site, stream.j, c))
                 for c in site.model.layout.surrogate
             }
-            loss = self.head.loss(forward_ad.make_dual(self.z, tangent), own)
+            loss = self.head.loss(forward_ad.make_dual(self.z, tangent), head_values)
             return forward_ad.unpack_dual(loss).tangent.clone()

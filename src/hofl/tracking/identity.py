@@ -1,4 +1,4 @@
-"""RUN/tracking.json: what trackers call a run, so that a resumed one goes on under its name."""
+"""RUN/tracking.json: what trackers call a run, so that a resumed run keeps its name."""
 
 import json
 from collections.abc import Callable

@@ -70,20 +70,20 @@ def makers(names: Sequence[str]) -> dict[str, Callable[[Path], Tracker]]:
     Raises:
         HoflError: a name is unknown, or a library is not installed.
     """
-    found: dict[str, Callable[[Path], Tracker]] = {}
+    chosen: dict[str, Callable[[Path], Tracker]] = {}
     for name in names:
         if name not in TRACKERS:
             raise HoflError(f"tracking.to has {name!r}: allowed are {', '.join(TRACKERS)}.")
         entry = TRACKERS[name]
         try:
-            found[name] = resolve_name(entry.make) if isinstance(entry.make, str) else entry.make
+            chosen[name] = resolve_name(entry.make) if isinstance(entry.make, str) else entry.make
         except ImportError as error:
             advice = f": run pip install 'hofl[{entry.extra}]'" if entry.extra else ""
             raise HoflError(
                 f"tracking.to has {name!r}, whose library cannot be loaded "
                 f"({reason_of(error)}){advice}."
             ) from None
-    return found
+    return chosen
 
 
 def figures(facts: Mapping[str, Any]) -> dict[str, float]:

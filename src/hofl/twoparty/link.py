@@ -118,7 +118,7 @@ class LinkedServer:
 class LinkedClients:
     """The engine of a server whose clients are in other processes; client i in 1 + i mod n.
 
-    A message that is refused ends the client's turn, and the step goes on without it. One that
+    A message that is refused ends the client's turn, and the step continues without it. One that
     cannot even be received ends the run: nobody could say where the next one starts.
 
     Args:

@@ -73,8 +73,8 @@ class SplitServer(ABC):
         """Return what a client starts from."""
 
     @abstractmethod
-    def take_gradient(self, turn: Turn, found: Gradients) -> dict[str, Tensor]:
-        """Take in the top's gradient at a client's batch; return what the client is told."""
+    def take_gradient(self, turn: Turn, gradients: Gradients) -> dict[str, Tensor]:
+        """Take in the top's gradient at a client's batch; return what the client is sent."""
 
     @abstractmethod
     def take_result(self, message: Message, turn: Turn) -> dict[str, Tensor]:
@@ -187,10 +187,10 @@ class SplitServer(ABC):
         z, batch = batch_from(message, width, words)
         z, batch = z.to(model.device, model.compute_dtype), batch.to(model.device)
         turn.top = LocalTop(model, model.inputs(batch.texts), batch, self.setting.boundary)
-        found = turn.top.gradients(z, to_boundary=self.setting.gives_delta)
-        turn.losses.append(found.value.item())
+        gradients = turn.top.gradients(z, to_boundary=self.setting.gives_delta)
+        turn.losses.append(gradients.value.item())
         turn.examples += batch.examples
-        return Message("feedback", self.step, message.client, self.take_gradient(turn, found))
+        return Message("feedback", self.step, message.client, self.take_gradient(turn, gradients))
 
     def _result(self, message: Message, turn: Turn) -> Message:
         turn.result = self.take_result(message, turn)
