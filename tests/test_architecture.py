@@ -24,6 +24,7 @@ from hofl import rules, workflows
 from hofl.data.partition import PARTITIONS
 from hofl.data.tasks import TASKS
 from hofl.deploy.transport import TRANSPORTS
+from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.tasks import OWN_DATA
 from hofl.memory.strategies import STRATEGIES
 from hofl.methods import METHODS
@@ -105,6 +106,31 @@ def test_comparisons_of_every_form_are_seen() -> None:
     source = 'a == "mean" or "iid" != b or c in ("frozen", "none")\nd = {"linear": 1}["linear"]\n'
     source += 'match e:\n    case "best" | "paper":\n        f("sphere")\n'
     assert compared(source) == {"mean", "iid", "frozen", "none", "best", "paper"}
+
+
+READERS = {
+    "choosing": {"measure.py", "pilot.py"},
+    "cli": {"check.py", "measure.py", "run.py", "split.py"},
+    "comparing": {"plan.py", "schedule.py"},
+    "deploy": {"rehearsal.py", "server.py", "worker.py"},
+    "paper": {"estimate.py", "probe.py"},
+    "twoparty": {"build.py", "roles.py", "run.py"},
+}
+"""Outside ``experiment``: what starts a role, makes configurations from others, or shows them."""
+
+
+def test_a_configuration_is_read_where_things_are_built_and_nowhere_else() -> None:
+    """Everybody else is given values. ``config.fleet`` is seen, and ``run.config().fleet``."""
+    sections = set(ExperimentConfig.model_fields) - {"name"}
+    found: dict[str, set[str]] = {}
+    for path, source in SOURCES.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Attribute) and node.attr in sections:
+                base = node.value.func if isinstance(node.value, ast.Call) else node.value
+                if getattr(base, "attr", getattr(base, "id", "")) == "config":
+                    found.setdefault(part_of(path), set()).add(path.name)
+    assert found.pop("experiment")
+    assert found == READERS
 
 
 VAGUE = {"found", "one", "own", "told"}

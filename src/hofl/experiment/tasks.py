@@ -17,7 +17,7 @@ from hofl.data.task import Chat, Documents, Form, FreeText, Prompt, Task
 from hofl.data.tasks import BENCHMARKS, load_task
 from hofl.data.tasks.custom import load_custom
 from hofl.data.tasks.free_text import load_chat, load_text
-from hofl.evaluation.rouge import scorer
+from hofl.evaluation.written import scorer
 from hofl.experiment.config import EvaluationConfig, ExperimentConfig
 from hofl.experiment.data_config import CustomConfig, DataConfig
 
