@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,16 @@ def test_a_configuration_is_read_where_things_are_built_and_nowhere_else() -> No
                     found.setdefault(part_of(path), set()).add(path.name)
     assert found.pop("experiment")
     assert found == READERS
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    names = [
+        node.name
+        for source in SOURCES.values()
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
 
 
 VAGUE = {"found", "one", "own", "told"}

@@ -10,7 +10,7 @@ from hofl.cli.display import say
 from hofl.paper.describe import BF16_NOTE, settings_of
 from hofl.paper.numbers import MEMORY, STRUCTURE, Reported
 from hofl.paper.settings import MODELS
-from hofl.paper.studies import Block, Study
+from hofl.paper.studies import Block, PaperTable
 
 if TYPE_CHECKING:  # planning memory loads the model libraries
     from hofl.paper.computed import MemoryFigure, ModelTiers, Structure
@@ -41,7 +41,7 @@ def reported(value: Reported, metric: str) -> str:
     return f"{mean:.{digits}f}" + ("" if deviation is None else f" ({deviation:.{digits}f})")
 
 
-def show_study(console: Console, study: Study, blocks: Sequence[Block]) -> None:
+def show_study(console: Console, study: PaperTable, blocks: Sequence[Block]) -> None:
     """Print the exact settings of a study, and the paper's numbers."""
     settings = settings_of(blocks)
     say(console, f"{study.title} (the paper's {study.place})", "bold")

@@ -69,14 +69,14 @@ class AuxiliaryHead(Surrogate):
             )
         loss, top_gradient, _ = top.gradients(z, to_boundary=False)
         inputs = site.model.inputs(batch.texts) if self._blocks else None
-        head = Head(site, batch, self._scale, inputs, self._blocks)
+        head = BatchHead(site, batch, self._scale, inputs, self._blocks)
         values = stream_values(site, site.model.layout.surrogate, [ANCHOR])
         anchor = {name: stacked[0] for name, stacked in values.items()}
         return _Judged(loss.item(), top_gradient, None, head, z, anchor, head.loss(z, anchor))
 
 
 @dataclass(frozen=True)
-class Head:
+class BatchHead:
     """The head of a step on one batch, with any values of its parameters.
 
     Args:
@@ -111,7 +111,7 @@ class Head:
 
 @dataclass(frozen=True)
 class _Judged(Feedback):
-    head: Head
+    head: BatchHead
     z: Tensor
     anchor: dict[str, Tensor]
     at_anchor: Tensor

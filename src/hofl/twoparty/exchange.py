@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hofl.core.errors import HoflError, printable
 from hofl.core.wire import pack_message, unpack_message
-from hofl.twoparty.ledger import Category, Ledger
+from hofl.twoparty.ledger import ByteLedger, Category
 
 Shape = tuple[int | None, ...]
 """Sizes by dimension; None is any."""
@@ -131,7 +131,7 @@ DOWN = {
 }
 
 
-def note(ledger: Ledger, message: Message, data: bytes) -> None:
+def note(ledger: ByteLedger, message: Message, data: bytes) -> None:
     """Enter a message with its bytes into the ledger."""
     table, rest = (
         (UP, Category.FRAMING_UP)

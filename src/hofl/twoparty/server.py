@@ -18,7 +18,7 @@ from hofl.local.top import Gradients, LocalTop
 from hofl.models.split import SplitModel
 from hofl.twoparty.exchange import Message, MessageRefused, note
 from hofl.twoparty.labels import batch_from
-from hofl.twoparty.ledger import Ledger
+from hofl.twoparty.ledger import ByteLedger
 from hofl.twoparty.segment import Segment
 from hofl.twoparty.setting import Setting
 
@@ -61,7 +61,7 @@ class SplitServer(ABC):
         self.top = Segment.start(model.w[cut:].cpu(), setting.top_optimizer)
         self.kept = self.start()
         self.step = 0
-        self.ledger = Ledger()
+        self.ledger = ByteLedger()
         self._turns: dict[int, Turn] = {}
 
     @abstractmethod
@@ -90,7 +90,7 @@ class SplitServer(ABC):
 
     def begin(self, cohort: Sequence[int]) -> None:
         """Open step t for a cohort."""
-        self.ledger, self._turns = Ledger(), {client: Turn() for client in cohort}
+        self.ledger, self._turns = ByteLedger(), {client: Turn() for client in cohort}
         self.load_top()
 
     def load_top(self) -> None:
