@@ -1,14 +1,36 @@
 """The shape of the code: who may import whom, and what must not appear at all."""
 
+import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from import_graph import LAYERS, LEVEL, ROOT, edges, imports, modules, named, part_of, reduced
+from import_graph import (
+    LAYERS,
+    LEVEL,
+    ROOT,
+    compared,
+    edges,
+    imports,
+    modules,
+    named,
+    part_of,
+    reduced,
+)
 
 from hofl import rules, workflows
+from hofl.data.partition import PARTITIONS
+from hofl.data.tasks import TASKS
+from hofl.deploy.transport import TRANSPORTS
+from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.tasks import OWN_DATA
+from hofl.memory.strategies import STRATEGIES
+from hofl.methods import METHODS
+from hofl.sampling.policies import POLICIES
+from hofl.server.aggregate import AGGREGATIONS
 
 TOOLS = Path(__file__).parents[1] / "tools"
 MODULES = modules()
@@ -65,6 +87,75 @@ def test_names_in_texts_are_seen_and_docstrings_are_not() -> None:
     source += 'import_module(f"hofl.cli.{name}")\nsystem("python -m hofl.experiment.runs")\n'
     expected = {"hofl.deploy.worker", "hofl.local.bottom", "hofl.cli", "hofl.experiment.runs"}
     assert named(source) == expected
+
+
+SAME_WORDS = {"data/columns.py": {"text"}, "data/tasks/ag_news.py": {"text"}}
+"""Comparisons of something else that has the same name, by module."""
+KINDS = {name for table in rules.PARTS.values() for name in table}.union(
+    METHODS, POLICIES, AGGREGATIONS, workflows.WORKFLOWS, TASKS, OWN_DATA, PARTITIONS, STRATEGIES
+).union(TRANSPORTS)
+"""Names of everything that is one entry of a registry."""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_nothing_compares_the_name_of_a_kind(path: Path) -> None:
+    """What an entry means is in the entry, so that an entry from outside means it, too."""
+    assert compared(SOURCES[path]) & KINDS <= SAME_WORDS.get(str(path), set())
+
+
+def test_comparisons_of_every_form_are_seen() -> None:
+    source = 'a == "mean" or "iid" != b or c in ("frozen", "none")\nd = {"linear": 1}["linear"]\n'
+    source += 'match e:\n    case "best" | "paper":\n        f("sphere")\n'
+    assert compared(source) == {"mean", "iid", "frozen", "none", "best", "paper"}
+
+
+READERS = {
+    "choosing": {"measure.py", "pilot.py"},
+    "cli": {"check.py", "measure.py", "run.py", "split.py"},
+    "comparing": {"plan.py", "schedule.py"},
+    "deploy": {"rehearsal.py", "server.py", "worker.py"},
+    "paper": {"estimate.py", "probe.py"},
+    "twoparty": {"build.py", "roles.py", "run.py"},
+}
+"""Outside ``experiment``: what starts a role, makes configurations from others, or shows them."""
+
+
+def test_a_configuration_is_read_where_things_are_built_and_nowhere_else() -> None:
+    """Everybody else is given values. ``config.fleet`` is seen, and ``run.config().fleet``."""
+    sections = set(ExperimentConfig.model_fields) - {"name"}
+    found: dict[str, set[str]] = {}
+    for path, source in SOURCES.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Attribute) and node.attr in sections:
+                base = node.value.func if isinstance(node.value, ast.Call) else node.value
+                if getattr(base, "attr", getattr(base, "id", "")) == "config":
+                    found.setdefault(part_of(path), set()).add(path.name)
+    assert found.pop("experiment")
+    assert found == READERS
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    names = [
+        node.name
+        for source in SOURCES.values()
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
+
+
+VAGUE = {"found", "one", "own", "told"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_no_variable_has_a_name_that_fits_everything(path: Path) -> None:
+    names = [
+        node.id if isinstance(node, ast.Name) else node.arg
+        for node in ast.walk(ast.parse(SOURCES[path]))
+        if isinstance(node, ast.arg)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    ]
+    assert not VAGUE & set(names)
 
 
 def test_the_picture_keeps_what_follows_from_the_imports() -> None:

@@ -111,6 +111,12 @@ def test_the_overview_shows_every_command() -> None:
     assert [name for name in names if not re.search(rf"^hofl {name}\b", shown, re.M)] == []
 
 
+def test_the_readme_leads_from_data_to_a_result() -> None:
+    text = (ROOT / "README.md").read_text()
+    first = ("init", "plan", "check", "compare", "report", "curve")
+    assert [name for name in first if f"hofl {name} " not in text] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
     if page.name in HISTORY:

@@ -1,5 +1,7 @@
 """The explanations of ``hofl methods``: one for every method, and what they say holds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +11,7 @@ from hofl.cli.commands import app
 from hofl.family import EXPLAINED, GROUPS, down, up
 from hofl.methods import METHODS
 from support.models import BLOCKS, tiny
+from support.runs import run_cli
 from support.steps import participate, plan_for, tiny_for
 
 each = pytest.mark.parametrize("name", METHODS)
@@ -46,6 +49,18 @@ def test_a_method_is_explained_with_steps_settings_and_source(name: str) -> None
     for text in (*EXPLAINED[name].steps, EXPLAINED[name].source, METHODS[name].summary):
         assert text in output
     assert f"q = {METHODS[name].local.q}" in output
+
+
+def test_a_method_from_outside_is_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "mine", replace(METHODS["hofl"], summary="HO-FL, by me"))
+    code, output = run_cli("methods")
+    assert code == 0, output
+    listed = output[output.index("added") :].splitlines()[1].split()
+    assert " ".join(listed).startswith("mine HO-FL, by me E q scalars + the top's difference")
+    code, output = run_cli("methods", "mine")
+    assert code == 0, output
+    assert "mine (added): HO-FL, by me" in output
+    assert f"q = {METHODS['hofl'].local.q}" in output
 
 
 def test_an_unknown_method_is_one_line() -> None:

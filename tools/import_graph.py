@@ -74,6 +74,24 @@ def named(source: str) -> set[str]:
     }
 
 
+def compared(source: str) -> set[str]:
+    """Texts that a module compares something with, by ``==``, ``!=``, ``in`` or a ``match``."""
+    found: list[ast.expr] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            found += [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            found.append(node.value)
+    for node in list(found):
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            found += node.elts
+    return {
+        node.value
+        for node in found
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
 def _module_in(name: str) -> str | None:
     """The longest beginning of a dotted name that is a module or a folder; None for others."""
     words = name.split(".")

@@ -193,13 +193,14 @@ EXPLAINED: dict[str, Explained] = {
     ),
 }
 GROUPS = (FIRST, ZEROTH, HYBRID, SPLIT)
+ADDED = Explained(group="added", steps=(), equations="-", source="entered from outside the package")
 
 
 def explained(name: str) -> Explained:
-    """Return what is known of a method; refuse an unknown name."""
+    """Return what is known of a method, also of one from outside; refuse an unknown name."""
     if name not in METHODS:
         raise HoflError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}.")
-    return EXPLAINED[name]
+    return EXPLAINED.get(name, ADDED)
 
 
 WORDS = {
@@ -220,7 +221,7 @@ WORDS = {
 
 def exchanged(name: str) -> tuple[str, str]:
     """Return what crosses between client and server of a split method, up and down, in words."""
-    travels = EXPLAINED[name].travels
+    travels = explained(name).travels
     up = [WORDS[category] for category in travels if category.endswith("_up")]
     down = [WORDS[category] for category in travels if not category.endswith("_up")]
     return ", ".join(up), ", ".join(down) or "nothing"
@@ -239,4 +240,4 @@ def down(name: str) -> str:
     """Return what a client is sent, in words."""
     directions = METHODS[name].local.directions.name
     whole = "w" if DIRECTIONS[directions].keep is None else "w and H"
-    return f"{whole}; or keys and mean scalars" if EXPLAINED[name].catches_up else whole
+    return f"{whole}; or keys and mean scalars" if explained(name).catches_up else whole

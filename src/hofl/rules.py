@@ -68,19 +68,29 @@ class SurrogateTraits:
         judges: measures how the loss changes when the boundary activation moves.
         gives_delta: gives the loss gradient at the boundary.
         judges_alone: measures without the top, which may then be elsewhere and silent.
+        reach: (b, L) -> how many blocks a perturbed pass runs through, where that is all it
+            computes; None where it is not.
     """
 
     make: Maker
     judges: bool = False
     gives_delta: bool = False
     judges_alone: bool = False
+    reach: Callable[[int, int], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatorTraits:
-    """An estimator of directional derivatives: ``(mu, **options) -> Estimator``."""
+    """An estimator of directional derivatives.
+
+    Args:
+        make: ``(mu, **options) -> Estimator`` (``hofl.local.estimators``).
+        passes: perturbed passes through the bottom for each direction, beside the anchor; None
+            where a direction costs something else.
+    """
 
     make: Maker
+    passes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,16 +134,25 @@ BOTTOM_RULES: dict[str, BottomTraits] = {
     ),
 }
 SURROGATES: dict[str, SurrogateTraits] = {
-    "linear": SurrogateTraits(make="hofl.local.surrogates:Linear", judges=True, gives_delta=True),
-    "end-to-end": SurrogateTraits(make="hofl.local.surrogates:EndToEnd", judges=True),
+    "linear": SurrogateTraits(
+        make="hofl.local.surrogates:Linear",
+        judges=True,
+        gives_delta=True,
+        reach=lambda b, blocks: b,
+    ),
+    "end-to-end": SurrogateTraits(
+        make="hofl.local.surrogates:EndToEnd",
+        judges=True,
+        reach=lambda b, blocks: blocks if b else 0,
+    ),
     "auxiliary-head": SurrogateTraits(
         make="hofl.local.auxiliary:AuxiliaryHead", judges=True, judges_alone=True
     ),
     "none": SurrogateTraits(make="hofl.local.surrogates:TopOnly"),
 }
 ESTIMATORS: dict[str, EstimatorTraits] = {
-    "forward": EstimatorTraits(make="hofl.local.estimators:forward_difference"),
-    "central": EstimatorTraits(make="hofl.local.estimators:central_difference"),
+    "forward": EstimatorTraits(make="hofl.local.estimators:forward_difference", passes=1),
+    "central": EstimatorTraits(make="hofl.local.estimators:central_difference", passes=2),
     "forward-mode": EstimatorTraits(make="hofl.local.estimators:ForwardMode"),
 }
 

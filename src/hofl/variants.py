@@ -50,9 +50,9 @@ def forward_only(rule: LocalRule) -> LocalRule:
     return replace(rule, bottom=Part("zeroth-order"), surrogate=Part("end-to-end"))
 
 
-def changes_of(run: LocalRule, own: LocalRule) -> dict[str, Any]:
+def changes_of(run: LocalRule, device: LocalRule) -> dict[str, Any]:
     """Return what a device's own rule changes in the run's."""
-    parts = {name: (getattr(run, name), getattr(own, name)) for name in OWN}
+    parts = {name: (getattr(run, name), getattr(device, name)) for name in OWN}
     return {
         name: new.name if isinstance(new, Part) else new
         for name, (old, new) in parts.items()
@@ -72,6 +72,6 @@ def changed(run: LocalRule, changes: Changes) -> LocalRule:
         if type(value) is not OWN[name]:
             kind = OWN[name].__name__
             raise HoflError(f"a device's {name} must be of type {kind}, got {value!r:.40}.")
-    own = replace(run, **changes)
-    own.check()
-    return own
+    rule = replace(run, **changes)
+    rule.check()
+    return rule

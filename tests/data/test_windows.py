@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hofl.core.errors import HoflError
-from hofl.data.encoded import EncodedSet, Line
+from hofl.data.encoded import EncodedSet, TokenLine
 from hofl.data.encoding import encode
 from hofl.data.task import Documents, Example
 from hofl.data.tasks.free_text import load_text
@@ -30,7 +30,7 @@ def documents(max_length: int) -> EncodedSet:
     return encode(examples, Documents(), number_tokenizer(), max_length, 64)
 
 
-def lines(examples: EncodedSet, rows: np.ndarray) -> list[Line]:
+def lines(examples: EncodedSet, rows: np.ndarray) -> list[TokenLine]:
     return [examples.encoded(int(row)).lines[0] for row in rows]
 
 

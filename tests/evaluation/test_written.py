@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hofl.core.errors import HoflError
 from hofl.data.encoded import Question
-from hofl.evaluation.rouge import rouge_l
-from hofl.evaluation.written import written
+from hofl.evaluation.written import rouge_l, written
 from hofl.models.adapters import Lora
 from hofl.models.loading import load_model
 from support.written_answers import continued, longest_common

@@ -224,7 +224,7 @@ def test_a_device_on_a_network_falls_back_once_and_reports_it(
     assert [row.forward_only for row in later] == [[], []]
     assert all(row.answered == [0] for row in (first, *later))
     assert len(failures) == 1
-    assert caplog.text.count("going on without backward passes") == 1
+    assert caplog.text.count("planning without backward passes") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hofl.comparing.plan import Arm
 from hofl.paper import studies
 from hofl.paper.outcome import outcomes
 from hofl.paper.running import Work, carry, folder_of, paper_work
-from hofl.paper.studies import Block, Study
+from hofl.paper.studies import Block, PaperTable
 from support.runs import quick, run_cli
 
 PAPER = {"HO-FL": {"accuracy": (86.5, 0.2), "loss": (0.35, None)}}
@@ -22,7 +22,7 @@ def tiny_study(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Block:
     base = quick(tiny_folder, name="Tiny", rounds=3)
     arms = (Arm("HO-FL", ("method.name=hofl",)),)
     block = Block("Tiny, SST-2", "OPT-125M", "SST-2", base, arms, (5, 6), PAPER)
-    study = Study("tiny", "nowhere", lambda: (block,))
+    study = PaperTable("tiny", "nowhere", lambda: (block,))
     monkeypatch.setitem(studies.STUDIES, "ablations", study)
     return block
 

@@ -6,21 +6,36 @@ import pytest
 import torch
 
 from hofl.experiment.records import RoundRecord
+from hofl.local.estimators import FiniteDifference
 from hofl.memory.hollow import hollow_model
 from hofl.memory.trace import trace
 from hofl.memory.workload import Workload
 from hofl.methods import METHODS
 from hofl.models.adapters import Lora
 from hofl.reporting.measures import MEASURES, block_passes
+from hofl.rules import ESTIMATORS, SURROGATES, EstimatorTraits
 from support.cells import cell
 from support.models import CONFIGS
 from support.registries import owns_parameters
+
+RULES = {name: METHODS[name].local for name in METHODS}
+RULES["from outside"] = replace(RULES["mezo"], estimator="one-sided", surrogate="whole", q=3)
+
+
+@pytest.fixture(autouse=True)
+def parts_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An estimator of two passes on one side, and the whole loss under another name."""
+    traits = EstimatorTraits(
+        make=lambda mu: FiniteDifference(mu, (1.0, 2.0), (2.0, -0.5)), passes=2
+    )
+    monkeypatch.setitem(ESTIMATORS, "one-sided", traits)
+    monkeypatch.setitem(SURROGATES, "whole", replace(SURROGATES["end-to-end"]))
 
 
 @pytest.mark.parametrize(
     # A surrogate with parameters of its own needs a model that is built with them.
     "name",
-    [name for name in METHODS if not owns_parameters(METHODS[name].local.surrogate)],
+    [n for n in RULES if n not in METHODS or not owns_parameters(RULES[n].surrogate)],
 )
 def test_block_passes_are_those_of_a_traced_step(name: str) -> None:
     """The trace runs the client's own code on tensors without data, and counts."""
@@ -30,7 +45,7 @@ def test_block_passes_are_those_of_a_traced_step(name: str) -> None:
         storage_dtype=torch.float32,
         compute_dtype=torch.float32,
     )
-    rule, blocks = METHODS[name].local, model.num_blocks
+    rule, blocks = RULES[name], model.num_blocks
     for boundary in (0, 1, blocks):
         cost = trace(model, Workload(rule=rule, examples=((9,), (7,))), boundary)
         counted = cost.relative_compute * 2 * blocks

@@ -10,13 +10,13 @@ from hofl.core.errors import HoflError
 from hofl.experiment.build import build_simulation
 from hofl.methods import method
 from hofl.sampling.policies import DimensionAware
-from hofl.sampling.schedules import HIGHEST, Constant, Cosine, Coverage, Linear
+from hofl.sampling.schedules import HIGHEST, Constant, Cosine, Coverage, LinearPath
 from support.runs import adapter_bytes, quick
 
 N, K, T = 30, 6, 160
 TIERS = np.repeat([100.0, 200.0, 300.0], 10)
 ALL = [
-    (DimensionAware(0.0, "linear", 0.75), Linear(0.0, 0.75)),
+    (DimensionAware(0.0, "linear", 0.75), LinearPath(0.0, 0.75)),
     (DimensionAware(0.9, "cosine", 0.1), Cosine(0.9, 0.1)),
     (DimensionAware(0.9, "coverage", 0.1, 16), Coverage(0.9, 0.1, 16)),
     (DimensionAware(0.5, "coverage", None, 2), Coverage(0.5, 0.5, 2)),
@@ -26,7 +26,7 @@ ALL = [
 
 @pytest.mark.parametrize(("policy", "schedule"), ALL, ids=lambda value: repr(value))
 def test_shares_are_those_of_the_papers_policy_in_every_round(
-    policy: DimensionAware, schedule: Linear | Cosine | Coverage | Constant
+    policy: DimensionAware, schedule: LinearPath | Cosine | Coverage | Constant
 ):
     assert policy.schedule == schedule
     path = schedule.path(T, N, K)
@@ -40,11 +40,11 @@ def test_shares_are_those_of_the_papers_policy_in_every_round(
 
 
 def test_paths_go_from_the_first_value_to_the_last_as_named():
-    np.testing.assert_allclose(Linear(0.2, 0.6).path(5, N, K), [0.2, 0.3, 0.4, 0.5, 0.6])
+    np.testing.assert_allclose(LinearPath(0.2, 0.6).path(5, N, K), [0.2, 0.3, 0.4, 0.5, 0.6])
     half = 0.2 * np.sqrt(0.5)
     expected = [0.2, 0.4 - half, 0.4, 0.4 + half, 0.6]
     np.testing.assert_allclose(Cosine(0.2, 0.6).path(5, N, K), expected)
-    for schedule in (Linear(0.3, 0.6), Cosine(0.3, 0.6)):
+    for schedule in (LinearPath(0.3, 0.6), Cosine(0.3, 0.6)):
         assert schedule.path(1, N, K).tolist() == [0.3], "a single round is a first one"
 
 

@@ -29,7 +29,7 @@ from hofl.models.split import SplitModel
 from hofl.rules import SURROGATES
 from hofl.twoparty.client import SplitClient
 from hofl.twoparty.exchange import Message, MessageRefused, step_and_client
-from hofl.twoparty.ledger import Ledger
+from hofl.twoparty.ledger import ByteLedger
 from hofl.twoparty.link import LinkedServer
 from hofl.twoparty.roles import Job, play
 from hofl.twoparty.server import SplitServer
@@ -198,9 +198,9 @@ def roles(
     return server, made, OneProcess(server, made)
 
 
-def ledger_of(records: Sequence[RoundRecord]) -> Ledger:
+def ledger_of(records: Sequence[RoundRecord]) -> ByteLedger:
     """All bytes of some steps."""
-    return Ledger.from_json(ledger_totals(records))
+    return ByteLedger.from_json(ledger_totals(records))
 
 
 class Whole:

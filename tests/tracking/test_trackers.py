@@ -11,8 +11,7 @@ import pytest
 import hofl
 from hofl.core.errors import HoflError
 from hofl.experiment.config import read_config
-from hofl.tracking.identity import kept
-from hofl.tracking.trackers import TRACKERS, Entry, makers, tracked
+from hofl.tracking.trackers import TRACKERS, Entry, kept_identity, makers, tracked
 from support.runs import adapter_bytes, quick, run_cli, stop_at
 
 
@@ -200,8 +199,8 @@ def test_names_are_checked_and_may_be_separated_by_commas() -> None:
 
 
 def test_a_run_keeps_what_a_tracker_calls_it(tmp_path: Path) -> None:
-    assert kept(tmp_path, "mlflow", lambda: "first") == "first"
-    assert kept(tmp_path, "wandb", lambda: "other") == "other"
-    assert kept(tmp_path, "mlflow", lambda: "second") == "first"
+    assert kept_identity(tmp_path, "mlflow", lambda: "first") == "first"
+    assert kept_identity(tmp_path, "wandb", lambda: "other") == "other"
+    assert kept_identity(tmp_path, "mlflow", lambda: "second") == "first"
     (tmp_path / "tracking.json").write_text("{")
-    assert kept(tmp_path, "mlflow", lambda: "third") == "third"
+    assert kept_identity(tmp_path, "mlflow", lambda: "third") == "third"

@@ -25,14 +25,14 @@ DATA = {
 
 
 @dataclass(frozen=True)
-class Advice:
+class BetaAdvice:
     """A starting value of beta and the reasons for it."""
 
     beta: float
     reason: str
 
 
-def advise(data: str, *, dimensions_differ: bool = True, narrow: bool = False) -> Advice:
+def advise(data: str, *, dimensions_differ: bool = True, narrow: bool = False) -> BetaAdvice:
     """Return the paper's starting value for a scenario.
 
     Args:
@@ -44,12 +44,12 @@ def advise(data: str, *, dimensions_differ: bool = True, narrow: bool = False) -
     if data not in DATA:
         raise HoflError(f"unknown kind of data {data!r}: choose one of {', '.join(DATA)}.")
     if not dimensions_differ:
-        return Advice(0.0, "equal zeroth-order dimensions: there is nothing to prefer")
+        return BetaAdvice(0.0, "equal zeroth-order dimensions: there is nothing to prefer")
     beta, reason = DATA[data]
     if narrow:
         beta -= 0.25
         reason += "; one step less: the preferred clients are a narrow part of the population"
-    return Advice(beta, reason)
+    return BetaAdvice(beta, reason)
 
 
 def coverage_cap(min_participations: float, *, clients: int, cohort: int, rounds: int) -> float:

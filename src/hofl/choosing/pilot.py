@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from hofl.choosing.selection import Standing, choice, rungs, standings, survivors
+from hofl.choosing.selection import CandidateStanding, choice, rungs, standings, survivors
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, parse_config
@@ -90,7 +90,7 @@ class Rung:
     """One comparison: after how many rounds, how the candidates stood, and which continue."""
 
     rounds: int
-    standings: list[Standing]
+    standings: list[CandidateStanding]
     kept: list[float]
 
 

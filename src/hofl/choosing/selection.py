@@ -16,7 +16,7 @@ from hofl.core.paired import Difference, difference
 
 
 @dataclass(frozen=True)
-class Standing:
+class CandidateStanding:
     """One candidate among the others.
 
     Args:
@@ -36,7 +36,7 @@ class Standing:
         return {**vars(self), "behind": self.behind.summary()}
 
 
-def standings(losses: Mapping[float, np.ndarray], level: float) -> list[Standing]:
+def standings(losses: Mapping[float, np.ndarray], level: float) -> list[CandidateStanding]:
     """Compare each candidate's losses [S, N] with the best's, by ascending beta.
 
     Args:
@@ -49,16 +49,16 @@ def standings(losses: Mapping[float, np.ndarray], level: float) -> list[Standing
     for beta in sorted(losses):
         behind = difference(losses[beta], losses[best])
         worse = beta != best and behind.p_value < level
-        ranking.append(Standing(beta, means[beta], behind, not worse))
+        ranking.append(CandidateStanding(beta, means[beta], behind, not worse))
     return ranking
 
 
-def choice(ranking: Sequence[Standing]) -> float:
+def choice(ranking: Sequence[CandidateStanding]) -> float:
     """Return the smallest beta that is not significantly worse than the best."""
     return min(standing.beta for standing in ranking if standing.inconclusive)
 
 
-def survivors(ranking: Sequence[Standing]) -> list[float]:
+def survivors(ranking: Sequence[CandidateStanding]) -> list[float]:
     """Return the better half, and all inconclusive betas that are smaller than the best.
 
     Without the second part, halving could drop a small beta that the final rule would choose.

@@ -101,6 +101,6 @@ def plan_panels(memory: "MemoryPlan", chosen: "Cost | None", budget: int | None)
 def _lines(groups: dict[str, list["Cost"]], values: Sequence[float]) -> list[Line]:
     lines, rest = [], list(values)
     for name, costs in groups.items():
-        own, rest = rest[: len(costs)], rest[len(costs) :]
-        lines.append(Line(name, [float(cost.boundary) for cost in costs], own))
+        shown, rest = rest[: len(costs)], rest[len(costs) :]
+        lines.append(Line(name, [float(cost.boundary) for cost in costs], shown))
     return lines

@@ -23,16 +23,17 @@ def methods(
     With hofl run every client holds the whole model; with hofl split the methods of the last group
     divide it between clients and a server.
     """
-    from hofl.family import EXPLAINED, GROUPS, SPLIT, down, exchanged, up
+    from hofl.family import ADDED, GROUPS, SPLIT, down, exchanged, explained, up
 
     console = Console()
     if name is not None:
         _explain(console, name)
         return
-    for group in GROUPS:
+    groups = [explained(key).group for key in hofl.METHODS]
+    for group in (*GROUPS, *({ADDED.group} & {*groups})):
         table = Table(Column(group, style="bold"), "what it does", "up", "down", box=None)
-        for key, method in hofl.METHODS.items():
-            if EXPLAINED[key].group == group:
+        for (key, method), its in zip(hofl.METHODS.items(), groups, strict=True):
+            if its == group:
                 travels = exchanged(key) if group == SPLIT else (up(method), down(key))
                 table.add_row(key, method.summary, *travels)
         console.print(table)

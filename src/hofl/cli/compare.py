@@ -127,8 +127,8 @@ class Lines:
 
 
 def _seeds(text: str) -> int | list[int]:
-    found = whole_numbers("--seeds", text)
-    return found if "," in text else found[0]
+    numbers = whole_numbers("--seeds", text)
+    return numbers if "," in text else numbers[0]
 
 
 def _grid(items: list[str]) -> dict[str, list[str]]:

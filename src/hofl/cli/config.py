@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hofl.cli.options import AsJson, Changes, Source
-from hofl.experiment.origins import Setting, differences, settings_of, toml_value
+from hofl.experiment.origins import ConfigValue, differences, settings_of, toml_value
 
 EXAMPLES = {
     "schema": ("hofl config schema > hofl.schema.json",),
@@ -44,20 +44,20 @@ def diff(
     second: Annotated[str, typer.Argument(help="Another one.")],
 ) -> None:
     """Print the keys whose values differ, defaults included, with both values."""
-    found = list(differences(settings_of(first), settings_of(second)))
-    for name, a, b in found:
-        typer.echo(f"{name}: {_told(a)} -> {_told(b)}")
-    if not found:
+    rows = list(differences(settings_of(first), settings_of(second)))
+    for name, a, b in rows:
+        typer.echo(f"{name}: {_shown(a)} -> {_shown(b)}")
+    if not rows:
         typer.echo("no difference")
 
 
-def _told(setting: Setting | None) -> str:
+def _shown(setting: ConfigValue | None) -> str:
     if setting is None or setting.value is None:
         return "not set"
     return f"{toml_value(setting.value)} ({setting.origin})"
 
 
-def _toml(settings: Sequence[Setting]) -> Iterator[str]:
+def _toml(settings: Sequence[ConfigValue]) -> Iterator[str]:
     """Yield lines of TOML; keys that are not set are comments."""
     ordered = sorted(settings, key=lambda s: len(s.key) > 1)  # top-level keys before any section
     for section, group in groupby(ordered, key=lambda s: s.key[0] if len(s.key) > 1 else ""):

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from hofl.cli import interrupts
+from hofl.cli.options import TRANSPORT
 from hofl.core.errors import HoflError
 
 EXAMPLES = {
@@ -74,7 +75,7 @@ def device(
     ] = "",
     transport: Annotated[
         str, typer.Option(help="How messages travel; the same as on the server.")
-    ] = "flower",
+    ] = TRANSPORT,
     home: Annotated[Path | None, typer.Option(help="Folder for logs.")] = None,
     where: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all.")] = 0,

@@ -45,10 +45,13 @@ def init(
         raise HoflError("give --train FILE for own data, or --task NAME for a task of hofl data.")
     if train is None and (test or label or client):
         raise HoflError("--test, --label and --client belong to --train FILE.")
-    found = None if train is None else recognise(train, label=label, client=client)
+    recognised = None if train is None else recognise(train, label=label, client=client)
     budgets = [word.strip() for word in budget.split(",") if word.strip()]
-    write_draft(path, draft(path, model, train, test, found, budgets, task))
+    write_draft(path, draft(path, model, train, test, recognised, budgets, task))
     console = Console()
-    if found is not None:
-        say(console, f"{train}: {found.rows:,} rows, {found.reason}; task {found.task}")
+    if recognised is not None:
+        say(
+            console,
+            f"{train}: {recognised.rows:,} rows, {recognised.reason}; task {recognised.task}",
+        )
     say(console, f"written: {path}. Next: hofl check {path}")

@@ -8,6 +8,8 @@ import typer
 
 from hofl.core.errors import HoflError
 
+TRANSPORT = "flower"
+"""How messages travel unless another transport is named."""
 _SOURCE = typer.Argument(help="TOML file, or the name of a recipe such as demo.")
 
 

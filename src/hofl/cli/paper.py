@@ -170,23 +170,23 @@ def _long(seconds: float) -> str:
 
 
 def _compute(console: Console, name: str, show: bool, as_json: bool) -> None:
-    recipe, found = COMPUTED[name], None
+    recipe, values = COMPUTED[name], None
     if not show:
         from hofl.paper import computed  # takes seconds
 
         interrupts.check()
-        found = recipe.compute(computed)
+        values = recipe.compute(computed)
     if as_json:
-        here = None if found is None else plain(found)
+        here = None if values is None else plain(values)
         typer.echo(json.dumps({"recipe": name, "paper": recipe.paper, "here": here}))
         return
     say(console, f"{recipe.title} (the paper's {recipe.place})", "bold")
-    recipe.show(console, found)
+    recipe.show(console, values)
 
 
-def plain(found: Any) -> Any:
+def plain(values: Any) -> Any:
     """Return what was computed as plain values."""
-    return [asdict(one) for one in found] if isinstance(found, list) else asdict(found)
+    return [asdict(entry) for entry in values] if isinstance(values, list) else asdict(values)
 
 
 def _show(console: Console, name: str, as_json: bool) -> None:
@@ -256,12 +256,12 @@ def _run(
     until = None if work.budget is None else start + LATEST * work.budget
     with interrupts.stoppable(console, work.path, "hofl paper", "paper.json"):
         whole = carry(work, at_once, partial(Lines, console), until)
-    found = [one for b in work.blocks for one in outcomes(b, folder_of(work.path, b))]
+    results = [outcome for b in work.blocks for outcome in outcomes(b, folder_of(work.path, b))]
     if as_json:
         facts = {"recipe": work.recipe, "scaled": list(work.reduced)}
-        typer.echo(json.dumps({**facts, "numbers": plain_outcomes(found)}))
+        typer.echo(json.dumps({**facts, "numbers": plain_outcomes(results)}))
         return
-    show_outcomes(console, found, bool(work.reduced))
+    show_outcomes(console, results, bool(work.reduced))
     spent = f"after {duration(time.monotonic() - start)}"
     if work.budget is not None:
         spent += f" of {duration(work.budget)}"

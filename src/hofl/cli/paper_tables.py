@@ -10,7 +10,7 @@ from hofl.cli.display import say
 from hofl.paper.describe import BF16_NOTE, settings_of
 from hofl.paper.numbers import MEMORY, STRUCTURE, Reported
 from hofl.paper.settings import MODELS
-from hofl.paper.studies import Block, Study
+from hofl.paper.studies import Block, PaperTable
 
 if TYPE_CHECKING:  # planning memory loads the model libraries
     from hofl.paper.computed import MemoryFigure, ModelTiers, Structure
@@ -41,7 +41,7 @@ def reported(value: Reported, metric: str) -> str:
     return f"{mean:.{digits}f}" + ("" if deviation is None else f" ({deviation:.{digits}f})")
 
 
-def show_study(console: Console, study: Study, blocks: Sequence[Block]) -> None:
+def show_study(console: Console, study: PaperTable, blocks: Sequence[Block]) -> None:
     """Print the exact settings of a study, and the paper's numbers."""
     settings = settings_of(blocks)
     say(console, f"{study.title} (the paper's {study.place})", "bold")
@@ -50,13 +50,13 @@ def show_study(console: Console, study: Study, blocks: Sequence[Block]) -> None:
         if not key.startswith(QUIET_KEYS) and value not in ((), []):
             say(console, f"  {key} = {shown(value)}{MEANING.get((key, value), '')}")
     seeds = sorted({block.seeds for block in blocks})
-    say(console, f"  seeds: {', '.join(str(list(one)) for one in seeds)}")
-    own = _own(settings.varied, blocks)
+    say(console, f"  seeds: {', '.join(str(list(group)) for group in seeds)}")
+    own_settings = _own(settings.varied, blocks)
     say(console, "\nEach setting:")
-    for name, values, _ in own:
+    for name, values, _ in own_settings:
         say(console, f"  {name}: {_listed(values)}")
     say(console, "\nEach column:")
-    for label, values in own[0][2].items():
+    for label, values in own_settings[0][2].items():
         say(console, f"  {label}: {_listed(values)}")
     console.print()
     console.print(numbers_table(blocks))
@@ -72,21 +72,21 @@ def _own(
 
     Columns are the same in all blocks of a study.
     """
-    found = []
+    lines = []
     for block in blocks:
         mine = {label: dict(varied[block.name, label]) for label in block.paper}
         first = next(iter(mine.values()))
-        own = {
+        differing = {
             key: value
             for key, value in first.items()
             if all(key in other and other[key] == value for other in mine.values())
         }
         columns = {
-            label: {key: value for key, value in values.items() if key not in own}
+            label: {key: value for key, value in values.items() if key not in differing}
             for label, values in mine.items()
         }
-        found.append((block.name, own, columns))
-    return found
+        lines.append((block.name, differing, columns))
+    return lines
 
 
 def _listed(values: Mapping[str, Any]) -> str:
@@ -128,9 +128,9 @@ def numbers_table(blocks: Sequence[Block]) -> Table:
     return made
 
 
-def show_tiers(console: Console, found: "Sequence[ModelTiers] | None") -> None:
+def show_tiers(console: Console, computed: "Sequence[ModelTiers] | None") -> None:
     """Print the boundary tiers; without computed ones the paper's alone."""
-    if found is None:
+    if computed is None:
         made = table("model", "L", "T1", "T2", "T3")
         for name, model in MODELS.items():
             made.add_row(name, str(model.blocks), *map(str, model.tiers))
@@ -138,10 +138,10 @@ def show_tiers(console: Console, found: "Sequence[ModelTiers] | None") -> None:
         return
     made = table("model", "L", "here", "boundary", "of L", "d_ZO", "clients", "peak, GiB")
     made.columns[0].no_wrap = True
-    for one in found:
-        for tier, clients in zip(one.tiers, one.clients, strict=True):
-            heads = [one.model, *map(str, one.blocks)] if tier is one.tiers[0] else ["", "", ""]
-            share = f"{tier.boundary / one.blocks[1]:.0%}"
+    for row in computed:
+        for tier, clients in zip(row.tiers, row.clients, strict=True):
+            heads = [row.model, *map(str, row.blocks)] if tier is row.tiers[0] else ["", "", ""]
+            share = f"{tier.boundary / row.blocks[1]:.0%}"
             values = (str(tier.boundary), share, f"{tier.zo_params:,}", str(clients))
             made.add_row(*heads, *values, f"{tier.peak:.2f}")
     console.print(made)
@@ -181,9 +181,9 @@ def _few(figure: "MemoryFigure") -> range:
     return range(0, len(figure.peaks), 4)
 
 
-def show_structure(console: Console, found: "Sequence[Structure] | None") -> None:
+def show_structure(console: Console, rows: "Sequence[Structure] | None") -> None:
     """Print the structural comparison."""
-    if found is None:
+    if rows is None:
         made = table("method", *STRUCTURE_COLUMNS, title="the paper")
         for name, texts in STRUCTURE.items():
             made.add_row(name, *texts)
@@ -192,7 +192,7 @@ def show_structure(console: Console, found: "Sequence[Structure] | None") -> Non
     made = table("method", "boundaries", "here", "uploads", "crossings", "local steps", "E here")
     for column in made.columns:
         column.justify = "left"
-    for row in found:
+    for row in rows:
         _, boundaries, uploads, steps = row.paper
         numbers = (str(row.crossings), steps, str(row.local_steps))
         made.add_row(row.method, boundaries, row.boundaries, uploads, *numbers)
@@ -205,15 +205,15 @@ def show_structure(console: Console, found: "Sequence[Structure] | None") -> Non
     )
 
 
-def show_outcomes(console: Console, found: "Sequence[Outcome]", scaled: bool) -> None:
+def show_outcomes(console: Console, outcomes: "Sequence[Outcome]", scaled: bool) -> None:
     """Print numbers of runs beside the paper's; what is not finished stays empty."""
-    for name in dict.fromkeys(one.block for one in found):
+    for name in dict.fromkeys(outcome.block for outcome in outcomes):
         mark = "*" if scaled else ""
         made = table("column", "metric", "paper", f"here{mark}", "apart", "finished", title=name)
         made.columns[1].justify = "left"
-        for one in found:
-            if one.block == name:
-                made.add_row(one.arm, one.metric, *_beside(one), one.state)
+        for outcome in outcomes:
+            if outcome.block == name:
+                made.add_row(outcome.arm, outcome.metric, *_beside(outcome), outcome.state)
         console.print(made)
     if scaled:
         say(
@@ -224,11 +224,11 @@ def show_outcomes(console: Console, found: "Sequence[Outcome]", scaled: bool) ->
         )
 
 
-def _beside(one: "Outcome") -> tuple[str, str, str]:
+def _beside(outcome: "Outcome") -> tuple[str, str, str]:
     """Return the paper's number, ours, and the difference."""
-    paper = reported(one.paper, one.metric)
-    if one.here is None:
+    paper = reported(outcome.paper, outcome.metric)
+    if outcome.here is None:
         return paper, "-", "-"
-    digits = 4 if one.metric == "loss" else 2
-    mine = reported((one.here.mean, one.here.deviation), one.metric)
-    return paper, mine, f"{one.here.mean - one.paper[0]:+.{digits}f}"
+    digits = 4 if outcome.metric == "loss" else 2
+    mine = reported((outcome.here.mean, outcome.here.deviation), outcome.metric)
+    return paper, mine, f"{outcome.here.mean - outcome.paper[0]:+.{digits}f}"

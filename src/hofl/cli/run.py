@@ -49,7 +49,7 @@ def run(
     console = Console()
     if resume is not None:
         if out is not None:
-            raise HoflError("--resume goes on in the run's own folder: give no --out.")
+            raise HoflError("--resume continues in the run's own folder: give no --out.")
         rounds = more_rounds([] if config is None else [config, *(changes or [])])
         show_result(console, resume, resume_shown(console, resume, from_round, rounds))
     else:

@@ -159,7 +159,7 @@ def sample(
         dealt = deal_tiers(tiers, clients, blocks, fleet_seed, "--boundaries")
     else:
         dealt = _measured_boundaries(statistics, clients)
-        given |= fitted_options(statistics, policy, given, cohort) | {"name": "water-filling"}
+        given |= fitted_options(statistics, policy, given, cohort)
     dims = _dims_below(dims_per_block, max(blocks, *dealt))
     scores = dims[list(dealt)] / (1 if dims_per_block is None else q)
     fleet = Fleet(dealt, scores, cohort, rounds, seed, fleet_seed)

@@ -11,7 +11,14 @@ from rich.console import Console
 import hofl
 from hofl.cli import interrupts
 from hofl.cli.display import RunDisplay, say, show_result
-from hofl.cli.options import Changes, FromRound, OptionalSource, Source, more_rounds
+from hofl.cli.options import (
+    TRANSPORT,
+    Changes,
+    FromRound,
+    OptionalSource,
+    Source,
+    more_rounds,
+)
 from hofl.core.errors import HoflError
 from hofl.experiment.records import RunSummary
 from hofl.experiment.runs import RunDirectory
@@ -50,7 +57,7 @@ def server(
     ] = None,
     transport: Annotated[
         str, typer.Option(help="How messages travel: flower, or MODULE:OBJECT of another.")
-    ] = "flower",
+    ] = TRANSPORT,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Resume = False,
     from_round: FromRound = None,
@@ -71,7 +78,7 @@ def server(
     chosen = None if config is None else hofl.read_config(config, changes)
     again = resume and _resumes(console, out, config)
     options = "" if tls is None else f"--tls {tls} --nodes {nodes} "
-    options += "" if transport == "flower" else f"--transport {transport} "
+    options += "" if transport == TRANSPORT else f"--transport {transport} "
     hint = f"hofl server --address {address} {options}--resume"
     summary = _finished(out) if again and from_round is None and rounds is None else None
     if summary is None:

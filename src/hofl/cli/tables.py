@@ -89,17 +89,17 @@ def _reached(group: Group, target: float) -> Table:
     """Return means over the seeds that reached the target, and how many did."""
     table = _table("method", f"reached {100 * target:g} %", "rounds", "uplink", "training time")
     for row in group.rows:
-        found = row.reached(target)
-        there: list[Reached] = [one for one in found if one is not None]
+        moments = row.reached(target)
+        there: list[Reached] = [moment for moment in moments if moment is not None]
         means = ["-"] * 3
         if there:
             count = len(there)
             means = [
-                f"{sum(one.rounds for one in there) / count:.1f}",
-                MEASURES["uplink"].show(sum(one.uplink_bytes for one in there) / count),
-                MEASURES["seconds"].show(sum(one.seconds for one in there) / count),
+                f"{sum(moment.rounds for moment in there) / count:.1f}",
+                MEASURES["uplink"].show(sum(moment.uplink_bytes for moment in there) / count),
+                MEASURES["seconds"].show(sum(moment.seconds for moment in there) / count),
             ]
-        table.add_row(_name(row), f"{len(there)} of {len(found)}", *means)
+        table.add_row(_name(row), f"{len(there)} of {len(moments)}", *means)
     return table
 
 
@@ -127,8 +127,8 @@ def _spread(spread: Spread | None, scale: float, unit: str, digits: int = 2) -> 
 
 
 def _difference(row: Row, group: Group) -> str:
-    found = row.against(group.reference) if row in group.standing else None
-    if found is None:
+    difference = row.against(group.reference) if row in group.standing else None
+    if difference is None:
         return "-"
-    low, high = found.interval(LEVEL)
-    return f"{100 * found.mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+    low, high = difference.interval(LEVEL)
+    return f"{100 * difference.mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"

@@ -89,20 +89,22 @@ def view(standings: Sequence[Standing], console: Console) -> RenderableType:
     table.add_column("", width=width)
     for column in ("round", "score", "", "loss", "", "left"):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for one in standings:
-        scores, losses = _scores(one), _losses(one)
-        bar = ProgressBar(total=max(one.cell.rounds, 1), completed=one.rounds, width=width)
-        state = Text(one.state, STYLES.get(one.state, ""))
-        left = Text("" if one.left is None else duration(one.left))
+    for standing in standings:
+        scores, losses = _scores(standing), _losses(standing)
+        bar = ProgressBar(
+            total=max(standing.cell.rounds, 1), completed=standing.rounds, width=width
+        )
+        state = Text(standing.state, STYLES.get(standing.state, ""))
+        left = Text("" if standing.left is None else duration(standing.left))
         table.add_row(
-            Text(one.name),
+            Text(standing.name),
             bar,
-            f"{one.rounds}/{one.cell.rounds or '?'}",
+            f"{standing.rounds}/{standing.cell.rounds or '?'}",
             f"{100 * scores[-1]:.1f} %" if scores else "",
             small_curve(scores, heights, width),
             f"{losses[-1]:.4f}" if losses else "",
             small_curve(losses, heights, width),
-            left if one.state == "running" else state,
+            left if standing.state == "running" else state,
         )
     # What concerns all comes first: of a table that is longer than the screen, the end is cut off.
     if not standings:
@@ -115,40 +117,41 @@ def lines(standings: Sequence[Standing]) -> Iterator[tuple[str, str]]:
     """Yield one line per run, and its style, then those that concern all."""
     if not standings:
         yield "no run here yet", ""
-    for one in standings:
-        parts = [f"round {one.rounds} of {one.cell.rounds or '?'}"]
-        if one.state != "running":
-            parts = [one.state, *(parts if one.state == "stopped" else [])]
-        if scores := _scores(one):
-            name = headline(next(r for r in reversed(one.cell.records) if r.scores).scores)[0]
+    for standing in standings:
+        parts = [f"round {standing.rounds} of {standing.cell.rounds or '?'}"]
+        if standing.state != "running":
+            parts = [standing.state, *(parts if standing.state == "stopped" else [])]
+        if scores := _scores(standing):
+            name = headline(next(r for r in reversed(standing.cell.records) if r.scores).scores)[0]
             parts.append(f"{name.replace('_', ' ')} {100 * scores[-1]:.1f} %")
-        if losses := _losses(one):
+        if losses := _losses(standing):
             parts.append(f"loss {losses[-1]:.4f}")
-        if one.state == "running" and one.left is not None:
-            parts.append(f"about {duration(one.left)} left")
-        yield f"{one.name}: {', '.join(parts)}", STYLES.get(one.state, "")
+        if standing.state == "running" and standing.left is not None:
+            parts.append(f"about {duration(standing.left)} left")
+        yield f"{standing.name}: {', '.join(parts)}", STYLES.get(standing.state, "")
     yield from _reasons(standings)
     yield from _total(standings)
 
 
 def _reasons(standings: Sequence[Standing]) -> Iterator[tuple[str, str]]:
     """Yield why runs failed or stopped."""
-    for one in standings:
-        if one.state == "failed":
-            yield f"{one.name} failed: {one.reason}", "red"
-        elif one.state == "stopped":
-            why = f": {one.reason}" if one.reason else ""
-            again = "" if one.cell.label else f"; resume with hofl run --resume {one.cell.path}"
-            yield f"{one.name} is stopped{why}{again}", "yellow"
+    for standing in standings:
+        if standing.state == "failed":
+            yield f"{standing.name} failed: {standing.reason}", "red"
+        elif standing.state == "stopped":
+            why = f": {standing.reason}" if standing.reason else ""
+            resume = f"; resume with hofl run --resume {standing.cell.path}"
+            again = "" if standing.cell.label else resume
+            yield f"{standing.name} is stopped{why}{again}", "yellow"
 
 
 def _total(standings: Sequence[Standing]) -> Iterator[tuple[str, str]]:
     """Yield how far several runs are together."""
     if len(standings) > 1:
-        counts = Counter(one.state for one in standings)
+        counts = Counter(standing.state for standing in standings)
         left = all_left(standings)
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        yield f"{told}{'' if left is None else f'; about {duration(left)} left'}", "bold"
+        summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+        yield f"{summary}{'' if left is None else f'; about {duration(left)} left'}", "bold"
 
 
 def small_curve(values: Sequence[float], heights: str = HEIGHTS, width: int = WIDTH) -> str:
@@ -164,9 +167,9 @@ def small_curve(values: Sequence[float], heights: str = HEIGHTS, width: int = WI
     return "".join(heights[int((value - low) / step + 0.5)] for value in picked)
 
 
-def _scores(one: Standing) -> list[float]:
-    return [headline(record.scores)[1] for record in one.cell.records if record.scores]
+def _scores(standing: Standing) -> list[float]:
+    return [headline(record.scores)[1] for record in standing.cell.records if record.scores]
 
 
-def _losses(one: Standing) -> list[float]:
-    return [r.train_loss for r in one.cell.records if r.train_loss is not None]
+def _losses(standing: Standing) -> list[float]:
+    return [r.train_loss for r in standing.cell.records if r.train_loss is not None]

@@ -62,10 +62,10 @@ def arms_of(methods: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[A
     arms = []
     for method in methods:
         name, *options = method.split(":")
-        own = tuple(f"method.{option}" for option in options)
+        keys = tuple(f"method.{option}" for option in options)
         for point in product(*([f"{key}={v}" for v in values] for key, values in grid.items())):
-            shown = [item.removeprefix("method.") for item in (*own, *point)]
-            arms.append(Arm(" ".join([name, *shown]), (f"method.name={name}", *own, *point)))
+            shown = [item.removeprefix("method.") for item in (*keys, *point)]
+            arms.append(Arm(" ".join([name, *shown]), (f"method.name={name}", *keys, *point)))
     return arms
 
 

@@ -1,4 +1,4 @@
-"""This process: its allocator, its share of the cores, the memory it holds, its cache folder."""
+"""The running process: allocator, share of the cores, memory held, cache folder."""
 
 import ctypes
 import multiprocessing

@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from hofl.core.batch import Goal, PredictTokens
 from hofl.core.errors import HoflError
 from hofl.data.conversations import Message, messages_of
-from hofl.data.encoded import Encoded, EncodedSet, Line, Question
+from hofl.data.encoded import Encoded, EncodedSet, Question, TokenLine
 from hofl.data.store import characters_of
 from hofl.data.task import Example
 
@@ -76,7 +76,7 @@ class ChatEncoder:
         kept = [range(a.start, min(a.stop, most)) for a in answers if a.start < most]
         trained = list(chain(*kept))
         ids = ids[: trained[-1] + 1]
-        line = Line(
+        line = TokenLine(
             tokens=tuple(ids[:-1]),
             slots=tuple(place - 1 for place in trained),
             targets=tuple(ids[place] for place in trained),
@@ -158,8 +158,8 @@ class ChatEncoder:
 
     @cached_property
     def _template(self) -> str:
-        own = self.tokenizer.chat_template
-        return _CALENDAR + (self.tokenizer.get_chat_template() if own else PLAIN)
+        template = self.tokenizer.chat_template
+        return _CALENDAR + (self.tokenizer.get_chat_template() if template else PLAIN)
 
     @cached_property
     def _lead(self) -> str:

@@ -92,9 +92,9 @@ def _kind(
 ) -> tuple[str, dict[str, Any], str]:
     """Return the task, its keys, and why."""
     if label is None:
-        found = _conversation(row)
-        if found is not None:
-            return found
+        conversation = _conversation(row)
+        if conversation is not None:
+            return conversation
     others = [name for name in columns if name not in (label, owner)]
     chosen = label or _label_column({name: columns[name] for name in others}, rows)
     texts = [name for name in others if name != chosen and _is_prose(columns[name])]
@@ -111,14 +111,16 @@ def _kind(
 
 def _conversation(row: Row) -> tuple[str, dict[str, Any], str] | None:
     try:
-        found = ChatColumns.found(row, ChatColumns(), "")
+        columns = ChatColumns.found(row, ChatColumns(), "")
     except HoflError:
         for prompt, target in _QUESTIONS:
             if prompt in row and target in row:
                 keys = {"prompt_column": prompt, "target_column": target}
                 return "chat", keys, f"questions in {prompt!r}, answers in {target!r}"
         return None
-    where = repr(found.messages) if found.messages else f"{found.prompt!r} and {found.target!r}"
+    where = (
+        repr(columns.messages) if columns.messages else f"{columns.prompt!r} and {columns.target!r}"
+    )
     return "chat", {}, f"conversations in {where}"
 
 

@@ -15,7 +15,7 @@ Span = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Line:
+class TokenLine:
     """A text in tokens.
 
     Args:
@@ -29,7 +29,7 @@ class Line:
     targets: Span
 
     @classmethod
-    def after(cls, prompt: Span, answer: Span) -> "Line":
+    def after(cls, prompt: Span, answer: Span) -> "TokenLine":
         """Predict an answer after its prompt; its last token is predicted, not read."""
         first = len(prompt) - 1
         return cls(prompt + answer[:-1], tuple(range(first, first + len(answer))), answer)
@@ -47,7 +47,7 @@ class Encoded:
         answers: answers that a conversation has kept.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[TokenLine, ...]
     prompt: Span = ()
     label: int = -1
     cut: int = 0

@@ -14,7 +14,7 @@ from hofl.core.batch import Goal
 from hofl.core.errors import HoflError
 from hofl.data.answers import Answers, answers_of
 from hofl.data.chat import ChatEncoder, ConversationSet
-from hofl.data.encoded import Encoded, EncodedSet, Line
+from hofl.data.encoded import Encoded, EncodedSet, TokenLine
 from hofl.data.prompts import PromptEncoder, reserved
 from hofl.data.store import characters_of
 from hofl.data.task import Chat, Documents, Example, Form
@@ -49,7 +49,7 @@ class PromptedSet(EncodedSet):
         label = example.label
         if len(spans) > 1:  # real sets repeat an option: the first of equals stands for both
             label = spans.index(spans[label])
-        return Encoded(tuple(Line.after(prompt, span) for span in spans), prompt, label, cut)
+        return Encoded(tuple(TokenLine.after(prompt, span) for span in spans), prompt, label, cut)
 
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
         """Return what the prompt's answers ask for."""

@@ -16,7 +16,7 @@ import torch
 
 from hofl.core.batch import Goal, PredictTokens
 from hofl.core.errors import HoflError
-from hofl.data.encoded import Encoded, EncodedSet, Line, Question
+from hofl.data.encoded import Encoded, EncodedSet, Question, TokenLine
 from hofl.data.task import Example
 
 
@@ -73,7 +73,7 @@ class DocumentSet(EncodedSet):
         targets = tuple(stream[start : start + self.max_length].tolist())
         before = self._start if self._start is not None else int(stream[start - 1])
         read = (before, *targets[:-1])
-        return Encoded((Line(read, tuple(range(len(read))), targets),))
+        return Encoded((TokenLine(read, tuple(range(len(read))), targets),))
 
     def question(self, index: int) -> Question:
         """Ask for the second half of a window after its first; it is continued as long as that."""

@@ -29,7 +29,7 @@ GREET_EVERY = 5.0
 
 
 @dataclass
-class Question:
+class SentPlan:
     """A plan that was sent.
 
     Args:
@@ -171,16 +171,16 @@ class NetworkEngine:
             self._expected = self._expected or present
             self._roster.forget()
 
-    def _push(self, dispatch: Dispatch) -> Question:
+    def _push(self, dispatch: Dispatch) -> SentPlan:
         plan, node = dispatch.plan, self._nodes[dispatch.plan.client]
         # The deadline in the device's own time: it does not compute what comes too late.
         now = time.time()
         header = {"until": self._roster.clock(node).there(now + self._deadline)}
         sent = self._hub.push(node, "plan", header, dispatch.message, self._deadline + KEPT)
         self._traffic[plan.client] = {"plan": len(dispatch.message), "down": sent.size}
-        return Question(plan, sent.message, now, time.monotonic() + self._deadline)
+        return SentPlan(plan, sent.message, now, time.monotonic() + self._deadline)
 
-    def _look(self, waiting: Iterable[Question]) -> None:
+    def _look(self, waiting: Iterable[SentPlan]) -> None:
         """Take in every answer that has come; whoever has had its time gets no more."""
         held = 0
         for question in waiting:
@@ -194,13 +194,13 @@ class NetworkEngine:
             if held > HELD:
                 break
 
-    def _report_silence(self, asked: Sequence[Question]) -> None:
+    def _report_silence(self, asked: Sequence[SentPlan]) -> None:
         names = sorted(self._registry.names(q.plan.client for q in asked if q.silent))
         if names:
             answered = f"{len(asked) - len(names)} of {len(asked)} answered"
             self._notice(f"{answered}; {', '.join(names)} gave none within {self._deadline:g} s")
 
-    def _pull(self, question: Question) -> bytes | Failure | None:
+    def _pull(self, question: SentPlan) -> bytes | Failure | None:
         """Return the answer to a plan, if its own device has given one."""
         plan, message = question.plan, question.message
         if not message:
@@ -215,7 +215,7 @@ class NetworkEngine:
         traffic |= {"upload": len(reply.payload), "up": reply.size}
         return self._checked(question, reply)
 
-    def _checked(self, question: Question, reply: Reply) -> bytes | Failure:
+    def _checked(self, question: SentPlan, reply: Reply) -> bytes | Failure:
         """Check the sender before the contents."""
         plan, message = question.plan, question.message
         sender, header = self._roster.name(reply.node), reply.header

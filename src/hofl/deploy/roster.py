@@ -69,13 +69,15 @@ def _numbers(text: str) -> dict[str, int]:
     fields = json.loads(text)
     if not isinstance(fields, dict) or not intact(text):
         raise ValueError("not as it was written")
-    found: dict[str, int] = fields
+    by_name: dict[str, int] = fields
     if isinstance(fields.get("devices"), dict):  # earlier versions wrote the numbers alone
-        found = fields["devices"]
-    numbers = found.values()
-    if any(type(number) is not int for number in numbers) or set(numbers) != set(range(len(found))):
+        by_name = fields["devices"]
+    numbers = list(by_name.values())
+    if any(type(number) is not int for number in numbers) or sorted(numbers) != [
+        *range(len(numbers))
+    ]:
         raise ValueError("not the numbers from 0 on")
-    return found
+    return by_name
 
 
 def _natural(name: str) -> list[tuple[str, int]]:

@@ -1,8 +1,10 @@
-"""Greedy answers to fixed questions."""
+"""Greedy answers to fixed questions, and their ROUGE-L by ``rouge-score`` (extra ``rouge``)."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
+from hofl.core.errors import HoflError
 from hofl.data.encoded import Question
 from hofl.evaluation.scores import Progress
 from hofl.models.generation import greedy
@@ -35,3 +37,28 @@ def written(
         if progress is not None:
             progress(start + len(batch), len(order))
     return answers
+
+
+def scorer() -> Any:
+    """Return the package's scorer, without stemming.
+
+    Raises:
+        HoflError: the package is not installed.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise HoflError(
+            "evaluation.rouge needs the package rouge-score: pip install 'hofl[rouge]'."
+        ) from None
+    return RougeScorer(["rougeL"])
+
+
+def rouge_l(answers: Sequence[str], expected: Sequence[str]) -> float:
+    """Return the mean ROUGE-L: the F-measure of the longest common subsequence of words.
+
+    Its words are of Latin letters and digits: other scripts score 0.
+    """
+    rouge = scorer()
+    pairs = zip(expected, answers, strict=True)
+    return fmean(rouge.score(right, answer)["rougeL"].fmeasure for right, answer in pairs)

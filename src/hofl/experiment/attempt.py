@@ -136,8 +136,8 @@ def one_attempt(
     try:
         attempted = Attempted(experiment, state, plans, present, history.outliers)
         new, tally = attempted.combined(answers.kept(engine.gather(sent)), tally, observe)
-        while found := attempted.unsound(new, tally):
-            attempted.refused |= found
+        while left_out := attempted.unsound(new, tally):
+            attempted.refused |= left_out
             new, tally = attempted.combined(answers.again(), tally.again(), lambda *_: None)
     except RoundLost as loss:
         loss.asked = asked
@@ -176,9 +176,9 @@ class Attempted:
 
     def unsound(self, new: ServerState, tally: RoundTally) -> dict[int, str]:
         """Return whose updates must be left out, with the reason; empty when the state is sound."""
-        found = self.outliers.refused(tally.norms)
-        if found:
-            return found
+        excessive = self.outliers.refused(tally.norms)
+        if excessive:
+            return excessive
         suspects = self.outliers.suspects(tally.norms)
         if not suspects or self.experiment.test is None:
             return {}
@@ -211,8 +211,8 @@ def contributions(
     shares = experiment.marginals(plans[0].round if plans else 0, present)
     signal = BottomSignal(experiment.layout)
     for number, (plan, answer) in enumerate(zip(plans, answers, strict=True), start=1):
-        told = {"round": plan.round + 1, "client": plan.client, "number": number, "of": len(plans)}
-        observe("client", told)
+        facts = {"round": plan.round + 1, "client": plan.client, "number": number, "of": len(plans)}
+        observe("client", facts)
         try:
             if isinstance(answer, Failure):
                 raise UploadRefused(answer.reason)

@@ -43,17 +43,19 @@ def calling(
                     run.path, facts["round"], facts["rounds"], run.metrics(), facts["note"]
                 )
                 first = Evaluation(run.path, 0, begin.scores, save)
-                fresh = [] if begin.round else [lambda one: one.on_evaluation(first)]
-                return [lambda one: one.on_start(begin), *fresh]
+                fresh = [] if begin.round else [lambda callback: callback.on_evaluation(first)]
+                return [lambda callback: callback.on_start(begin), *fresh]
             case "client":
-                return [lambda one: one.on_client(Client(**facts))]
+                return [lambda callback: callback.on_client(Client(**facts))]
             case "round":
                 record = RoundRecord.from_json(facts)
                 scored = Evaluation(run.path, record.round, record.scores, save)
-                judged = [lambda one: one.on_evaluation(scored)] if record.scores else []
-                return [*judged, lambda one: one.on_round(Round(run.path, record))]
+                judged = [lambda callback: callback.on_evaluation(scored)] if record.scores else []
+                return [*judged, lambda callback: callback.on_round(Round(run.path, record))]
             case "end":
-                return [lambda one: one.on_end(End(run.path, RunSummary.from_json(facts)))]
+                return [
+                    lambda callback: callback.on_end(End(run.path, RunSummary.from_json(facts)))
+                ]
         return []
 
     def call(event: str, facts: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hofl.core.process import tune_allocator, use_threads
 from hofl.data.answers import Text
-from hofl.data.encoded import EncodedSet, Line
+from hofl.data.encoded import EncodedSet, TokenLine
 from hofl.data.encoding import PromptedSet
 from hofl.data.task import FreeText, LabelWords
 from hofl.evaluation.scores import Progress, evaluate
@@ -185,7 +185,7 @@ def _prompted(examples: PromptedSet, number: int) -> Iterator[Piece]:
     yield f" {right}", True
 
 
-def _marked(line: Line, tokenizer: Any) -> Iterator[Piece]:
+def _marked(line: TokenLine, tokenizer: Any) -> Iterator[Piece]:
     """Yield runs of tokens that are trained or not, special tokens shown."""
     trained = {slot + 1 for slot in line.slots}
     tokens = [*line.tokens, line.targets[-1]]

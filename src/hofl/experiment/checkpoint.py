@@ -101,13 +101,13 @@ def forget_unsound(run: RunDirectory) -> list[str]:
 
 def sound_rounds(run: RunDirectory) -> list[int]:
     """Return the rounds whose checkpoints are undamaged, the latest first."""
-    found = set()
+    rounds = set()
     for path in _all(run):
         try:
-            found.add(_read(run, path, None).round)
+            rounds.add(_read(run, path, None).round)
         except (HoflError, OSError):
             continue
-    return sorted(found, reverse=True)
+    return sorted(rounds, reverse=True)
 
 
 def _read(run: RunDirectory, path: Path, layout_digest: str | None) -> ServerState:

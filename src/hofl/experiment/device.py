@@ -16,11 +16,11 @@ from hofl.experiment.fleet import execution_of, memory_plan_of, strategy_of
 from hofl.experiment.method import build_method
 from hofl.experiment.model import adapter_of, encoded, model_of
 from hofl.experiment.tasks import resolved_task, shards_of
-from hofl.memory.capability import capability_of, memory_alone
+from hofl.memory.capability import capability_of, measured_flops, measured_read_speed
 from hofl.memory.device import Device, DevicePlanner, budget_reader
 from hofl.memory.plan import MemoryPlan
 from hofl.memory.planner import Planner
-from hofl.memory.probe import measured_flops, measured_read_speed
+from hofl.memory.strategies import STRATEGIES
 from hofl.memory.workload import Cost
 from hofl.methods import Method
 from hofl.models.loading import LoadedModel
@@ -68,8 +68,8 @@ def build_device(
         raise HoflError("a device needs --data FILE_OR_DIR, or --shard NUMBER for a rehearsal.")
     method = build_method(config)
     # Every plan brings w: the adapter that the run starts from is on the server.
-    own = config.adapter.model_copy(update={"start": None})
-    config = config.model_copy(update={"adapter": own})
+    adapter = config.adapter.model_copy(update={"start": None})
+    config = config.model_copy(update={"adapter": adapter})
     config, task = resolved_task(config if data is None else _with_files(config, data))
     rows = _rows(config, task, shard)
     model = model_of(config, method, device)
@@ -102,16 +102,16 @@ def build_device(
 def _chooser(
     costs: MemoryPlan, method: Method, strategy: str, limits: Mapping[str, Any]
 ) -> Callable[[int, bool], Cost]:
-    """Return how a device's plan is chosen: by memory alone, or by all that it can do."""
-    if strategy == "paper":
-        return lambda memory, _: costs.fitting(memory_alone(capability_of({**limits}, memory)))
-    planner = Planner(costs, method)
+    """Return how a device's plan is chosen, of its memory and whether it can run backward."""
+    planner, chosen = Planner(costs, method), STRATEGIES[strategy]
     able = limits.get("backward", True)
 
-    def best(memory: int, backward: bool) -> Cost:
-        return planner.best(capability_of({**limits, "backward": able and backward}, memory))
+    def choose(memory: int, backward: bool) -> Cost:
+        # Without rules of their own, devices that turn out unable have no other plan.
+        backward = able and (backward or not chosen.own_rules)
+        return chosen.choose(planner, capability_of({**limits, "backward": backward}, memory))
 
-    return best
+    return choose
 
 
 def measured(limits: Mapping[str, Any], model: LoadedModel) -> Mapping[str, Any]:
@@ -119,13 +119,13 @@ def measured(limits: Mapping[str, Any], model: LoadedModel) -> Mapping[str, Any]
     if limits.get("seconds") is None:
         return limits
     split = model.split
-    found = dict(limits)
-    if found.get("gflops") is None:
-        found["gflops"] = measured_flops(split.device, split.compute_dtype) / 1e9
-    if found.get("read_speed") is None and split.on_disk:
+    known = dict(limits)
+    if known.get("gflops") is None:
+        known["gflops"] = measured_flops(split.device, split.compute_dtype) / 1e9
+    if known.get("read_speed") is None and split.on_disk:
         readers = list(split.on_disk.values())
-        found["read_speed"] = f"{measured_read_speed(readers):.0f}"
-    return found
+        known["read_speed"] = f"{measured_read_speed(readers):.0f}"
+    return known
 
 
 class _OneShard(Sequence[np.ndarray]):

@@ -43,7 +43,7 @@ def draft(
     model: str,
     train: Path | None,
     test: Path | None,
-    found: Recognised | None,
+    recognised: Recognised | None,
     budgets: Sequence[str] = (),
     task: str | None = None,
 ) -> str:
@@ -54,27 +54,27 @@ def draft(
         model: name of the model.
         train: training file or folder, with what was ``found`` in it; or None for a ``task``.
         test: test file; without it, examples of every client are held out.
-        found: what the training file holds.
+        recognised: what the training file holds.
         budgets: memory of the devices, such as 2GiB; without any, the paper's three tiers.
         task: a task that comes with hofl.
     """
     for budget in budgets:
         if budget not in FREE:
             parse_bytes(budget)
-    clients = _clients(found)
+    clients = _clients(recognised)
     cohort = min(clients, max(2, min(clients // 4, 10)))
     window = _window(model)
     values: dict[str, Any] = {
         "name": path.stem[:64],
         "rounds": 20,
         "model": {"name": model},
-        "task": {"name": found.task if found else task, "batch_size": 8},
+        "task": {"name": recognised.task if recognised else task, "batch_size": 8},
     }
     if window is not None and window < LONGEST_DEFAULT:
         values["task"]["max_length"] = window
     evaluation: dict[str, Any] = {"every": 5}
-    if found is not None:
-        values["custom"] = {"train": str(train), "test": str(test or train), **found.keys}
+    if recognised is not None:
+        values["custom"] = {"train": str(train), "test": str(test or train), **recognised.keys}
         if test is None:
             evaluation |= {"test": False, "holdout": 0.2}
     fleet: dict[str, Any] = {"clients": clients, "cohort": cohort}
@@ -85,7 +85,7 @@ def draft(
     folder = path.resolve().parent
     written = portable(values, folder)
     checked_method(parse_config(anchored(dict(written), folder)))
-    return _toml(path, written, found, separate_test=test is not None)
+    return _toml(path, written, recognised, separate_test=test is not None)
 
 
 def _window(model: str) -> int | None:
@@ -106,14 +106,16 @@ def write_draft(path: Path, text: str) -> None:
     write_whole(path, text)
 
 
-def _clients(found: Recognised | None) -> int:
+def _clients(recognised: Recognised | None) -> int:
     """Return the data's own clients, or so many that each has some examples."""
-    if found is None:
+    if recognised is None:
         return 12
-    return found.clients or max(1, min(12, found.rows // 10))
+    return recognised.clients or max(1, min(12, recognised.rows // 10))
 
 
-def _toml(path: Path, values: dict[str, Any], found: Recognised | None, separate_test: bool) -> str:
+def _toml(
+    path: Path, values: dict[str, Any], recognised: Recognised | None, separate_test: bool
+) -> str:
     """Write the values with a comment on each key that has one."""
     shown = os.path.relpath(path)
     lines = [
@@ -121,9 +123,9 @@ def _toml(path: Path, values: dict[str, Any], found: Recognised | None, separate
         f"# Then: hofl run {shown} --out runs/{path.stem}",
         f"# Every key and its default: hofl config show {shown}",
     ]
-    if found is not None:
-        owners = "" if found.clients is None else f" of {found.clients:,} clients"
-        lines.append(f"# The training data: {found.rows:,} rows{owners}; {found.reason}.")
+    if recognised is not None:
+        owners = "" if recognised.clients is None else f" of {recognised.clients:,} clients"
+        lines.append(f"# The training data: {recognised.rows:,} rows{owners}; {recognised.reason}.")
     comments = dict(COMMENTS, **({"custom.test": ""} if separate_test else {}))
     plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
     for section, table in [("", plain), *((k, v) for k, v in values.items() if k not in plain)]:
@@ -131,10 +133,10 @@ def _toml(path: Path, values: dict[str, Any], found: Recognised | None, separate
         for key, value in table.items():
             inner = value.items() if section == "method" and isinstance(value, dict) else None
             pairs = [(key, value)] if inner is None else [(f"{key}.{k}", v) for k, v in inner]
-            for name, told in pairs:
+            for name, setting in pairs:
                 comment = comments.get(f"{section}.{name}".lstrip("."), "")
                 if name == BASE:
                     comment = "paths are relative to this file"
-                line = f"{name} = {toml_value(told)}"
+                line = f"{name} = {toml_value(setting)}"
                 lines.append(f"{line}  # {comment}" if comment else line)
     return "\n".join(lines) + "\n"

@@ -107,16 +107,16 @@ class Callback:
     """
 
     def on_start(self, event: Start) -> None:
-        """Training starts or resumes."""
+        """React to the start of training, or to its continuation."""
 
     def on_client(self, event: Client) -> None:
-        """A client's answer arrived."""
+        """React to a client's answer."""
 
     def on_evaluation(self, event: Evaluation) -> None:
-        """The parameters after a round were scored; comes before ``on_round`` of that round."""
+        """React to scores of the parameters after a round; called before its ``on_round``."""
 
     def on_round(self, event: Round) -> None:
-        """A round was recorded, and its checkpoint written."""
+        """React to a round that is recorded, with its checkpoint written."""
 
     def on_end(self, event: End) -> None:
-        """The run is finished."""
+        """React to the end of the run."""

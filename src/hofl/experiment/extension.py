@@ -61,9 +61,9 @@ def _check_cohorts(
         )
         if not np.array_equal(now, then):
             spec = policy_spec(policy)
-            told = ", ".join([spec.pop("name"), *(f"{key} {spec[key]}" for key in spec)])
+            shown = ", ".join([spec.pop("name"), *(f"{key} {spec[key]}" for key in spec)])
             raise HoflError(
-                f"{run.path} cannot be extended to {longer.rounds} rounds: its policy ({told}) "
+                f"{run.path} cannot be extended to {longer.rounds} rounds: its policy ({shown}) "
                 f"depends on the number of rounds, and a longer run would have drawn other clients "
                 f"from round {number + 1} on. Start a new run with rounds={longer.rounds}."
             )

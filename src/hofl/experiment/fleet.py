@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from hofl.experiment.config import EngineConfig, ExperimentConfig
 from hofl.experiment.fleet_config import ChangeConfig, DeviceConfig, FleetConfig, PlannedConfig
 from hofl.experiment.tasks import fleet_seed
 from hofl.local.site import Execution
-from hofl.memory.capability import Capability, capability_of, memory_alone
+from hofl.memory.capability import capability_of
 from hofl.memory.device import FREE, Device, budget_bytes
 from hofl.memory.hollow import hollow_model
-from hofl.memory.plan import MemoryPlan, cost_facts
+from hofl.memory.plan import MemoryPlan
 from hofl.memory.planner import Planner
+from hofl.memory.strategies import STRATEGIES, planned_facts
 from hofl.memory.workload import heaviest_workload
 from hofl.methods import Method
 from hofl.models.adapters import FullBlocks, Lora
@@ -151,14 +152,15 @@ def _with_memory(device: DeviceConfig, memory: str) -> DeviceConfig:
 
 
 def strategy_of(fleet: FleetConfig, method: Method) -> str:
-    """Return the strategy; refuse own rules where one boundary holds for all."""
-    if fleet.strategy == "best" and method.one_boundary:
+    """Return the strategy's name; refuse own rules where one boundary holds for all."""
+    name = fleet.strategy or ("paper" if method.one_boundary else "best")
+    if STRATEGIES[name].own_rules and method.one_boundary:
         raise HoflError(
-            "fleet.strategy=best gives every device a boundary and a rule of its own, and this "
+            f"fleet.strategy={name} gives every device a boundary and a rule of its own, and this "
             "method cuts all devices at one boundary: use fleet.strategy=paper, or a method such "
             "as hofl."
         )
-    return fleet.strategy or ("paper" if method.one_boundary else "best")
+    return name
 
 
 def memory_plan_of(
@@ -192,46 +194,21 @@ def _planned(
     name: str,
 ) -> tuple[tuple[PlannedConfig, ...], dict[str, Any]]:
     """Return the choice for each device, and the plan behind it as plain values."""
-    planner = Planner(memory, method)
     able = {
         key: capability_of(device.model_dump(), parse_bytes(device.memory))
         for key, device in wanted.items()
     }
-    if strategy == "paper":
-        budgets = {key: memory_alone(capability) for key, capability in able.items()}
-        chosen = {key: memory.fitting(budget) for key, budget in budgets.items()}
-    else:
-        chosen = {key: planner.best(capability) for key, capability in able.items()}
-    rule = method.local
+    chosen, facts = planned_facts(STRATEGIES[strategy], Planner(memory, method), able, name)
     planned = tuple(
         PlannedConfig(
             budget=key,
             boundary=cost.boundary,
-            rule=changes_of(rule, cost.rule),
+            rule=changes_of(method.local, cost.rule),
             **asdict(cost.execution),
         )
         for key, cost in chosen.items()
     )
-    if strategy == "paper":
-        return planned, memory.facts(name, {key: (budgets[key], chosen[key]) for key in chosen})
-    padded = replace(planner, memory=memory.padded)
-    rows = {
-        key: {
-            **cost_facts(cost),
-            "headroom_bytes": planner.headroom.of(cost),
-            "padded": _facts_of_best(padded, able[key]),
-        }
-        for key, cost in chosen.items()
-    }
-    return planned, {**memory.shape(name), "chosen": rows}
-
-
-def _facts_of_best(planner: Planner, device: Capability) -> dict[str, Any] | None:
-    """Return the best plan of a device as plain values; None where nothing fits."""
-    try:
-        return cost_facts(planner.best(device))
-    except HoflError:
-        return None
+    return planned, facts
 
 
 def execution_of(section: EngineConfig | PlannedConfig) -> Execution:

@@ -67,7 +67,7 @@ def python_places(folder: Path) -> Iterator[None]:
         yield
     except HoflError as error:
         file = rf"{re.escape(str(folder))}/(train|test)\.jsonl line (\d+)"
-        text = re.sub(file, lambda found: f"{found[1]}[{int(found[2]) - 1}]", str(error))
+        text = re.sub(file, lambda place: f"{place[1]}[{int(place[2]) - 1}]", str(error))
         raise HoflError(text) from None
 
 

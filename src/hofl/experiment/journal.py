@@ -1,7 +1,7 @@
 """RUN/audit.jsonl: what happened to a run and when, append-only, each line bound to the one before.
 
 Every line is sealed and holds the SHA-256 of the line before it: a line that was changed, removed,
-inserted or moved shows (``hofl audit``). Whoever can write the file could write all of it anew; the
+inserted or moved shows (``hofl audit``). Whoever can write the file could rewrite all of it; the
 last digest, kept elsewhere, shows that, too, and lines cut off at the end.
 """
 

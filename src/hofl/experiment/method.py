@@ -29,7 +29,7 @@ def build_method(config: ExperimentConfig) -> Method:
         others = {key: value for key, value in policy.items() if key != "statistics"}
         name, file = others.pop("name", None), policy["statistics"]
         fitted = fitted_options(file, name, others, config.fleet.cohort)
-        options["policy"] = {"name": "water-filling", **others, **fitted}
+        options["policy"] = {**others, **fitted}
     chosen = named_method(config.method.name, **options)
     _check_parts(chosen)
     return chosen

@@ -70,7 +70,7 @@ class MetricsFile:
         self.replace([dataclasses.replace(first, lost=spent)])
 
     def forget_stop(self) -> None:
-        """Let a run that a callback ended go on."""
+        """Let a run that a callback ended continue."""
         lines = list(self.lines())
         if any(record is not None and record.stopped for record, _ in lines):
             self._write(

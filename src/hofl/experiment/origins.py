@@ -17,7 +17,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConfigValue:
     """One value of a configuration.
 
     Args:
@@ -36,7 +36,7 @@ class Setting:
         return ".".join(self.key)
 
 
-def settings_of(source: str, changes: list[str] | None = None) -> list[Setting]:
+def settings_of(source: str, changes: list[str] | None = None) -> list[ConfigValue]:
     """Return all settings of a recipe, a TOML file or a run's folder, in their order."""
     place, origin = _located(source)
     values = with_tables(load_values(place))
@@ -49,14 +49,14 @@ def settings_of(source: str, changes: list[str] | None = None) -> list[Setting]:
     config = checked_method(parse_config(values))
     method_of = f"method {config.method.name}"
     return [
-        Setting(key, value, _origin(key, given, method_of))
+        ConfigValue(key, value, _origin(key, given, method_of))
         for key, value in _leaves(_complete(config))
     ]
 
 
 def differences(
-    first: list[Setting], second: list[Setting]
-) -> Iterator[tuple[str, Setting | None, Setting | None]]:
+    first: list[ConfigValue], second: list[ConfigValue]
+) -> Iterator[tuple[str, ConfigValue | None, ConfigValue | None]]:
     """Yield each key whose values differ, with both settings; None where there is no such key."""
     left, right = ({setting.key: setting for setting in side} for side in (first, second))
     for key in dict.fromkeys([*left, *right]):
@@ -118,7 +118,7 @@ def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[Key, Any]]:
             continue
         for key, inner in value.items():
             if name == "method" and key in PART_OPTIONS and isinstance(inner, Mapping):
-                yield from (((name, key, option), told) for option, told in inner.items())
+                yield from (((name, key, option), setting) for option, setting in inner.items())
             else:
                 yield (name, key), inner
 

@@ -98,8 +98,8 @@ def _rebased(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
 
 def _differing(first: Section, second: Section, prefix: str = "") -> Iterator[str]:
     for key in type(first).model_fields:
-        one, other = getattr(first, key), getattr(second, key)
-        if isinstance(one, Section) and isinstance(other, Section):
-            yield from _differing(one, other, f"{prefix}{key}.")
-        elif one != other:
+        ours, other = getattr(first, key), getattr(second, key)
+        if isinstance(ours, Section) and isinstance(other, Section):
+            yield from _differing(ours, other, f"{prefix}{key}.")
+        elif ours != other:
             yield prefix + key

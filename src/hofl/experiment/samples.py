@@ -8,8 +8,7 @@ from typing import Any
 
 from hofl.core.durable import write_whole
 from hofl.data.encoded import EncodedSet, Question
-from hofl.evaluation.rouge import rouge_l
-from hofl.evaluation.written import written
+from hofl.evaluation.written import rouge_l, written
 from hofl.experiment.build import Experiment
 from hofl.experiment.config import EvaluationConfig
 from hofl.experiment.records import RunSummary

@@ -48,7 +48,8 @@ def name_places(root: type[Section]) -> None:
 def sentence(error: ValidationError, section: type[Section]) -> str:
     """Return all mistakes that were found in a section, one clause each."""
     problems = dict.fromkeys(_problem(detail, section) for detail in error.errors())
-    return f"configuration: {'; '.join(problems)}."
+    text = f"configuration: {'; '.join(problems)}"
+    return text if text.endswith("?") else f"{text}."
 
 
 def _problem(detail: Any, section: type[Section]) -> str:

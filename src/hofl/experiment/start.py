@@ -26,8 +26,8 @@ def with_start(config: ExperimentConfig) -> ExperimentConfig:
         raise HoflError("adapter.start is a LoRA adapter: set adapter.kind=lora.")
     folder = adapter_folder(section.start)
     shape = lora_shape(folder)
-    own = {"rank": shape.rank, "alpha": shape.alpha, "targets": shape.targets}
-    for key, value in own.items():
+    shape_keys = {"rank": shape.rank, "alpha": shape.alpha, "targets": shape.targets}
+    for key, value in shape_keys.items():
         asked = getattr(section, key)
         asked = tuple(sorted(asked)) if key == "targets" else asked
         if asked and key in section.model_fields_set and asked != value:
@@ -37,7 +37,7 @@ def with_start(config: ExperimentConfig) -> ExperimentConfig:
             )
     _note_base(config, folder, shape.base)
     return config.model_copy(
-        update={"adapter": section.model_copy(update={**own, "start": str(folder)})}
+        update={"adapter": section.model_copy(update={**shape_keys, "start": str(folder)})}
     )
 
 
@@ -51,13 +51,15 @@ def started(config: ExperimentConfig, model: LoadedModel) -> ExperimentConfig:
     if section.start is None:
         return config
     load_start(model.split, Path(section.start))
-    found = vector_hash(model.split.w)
-    if section.start_sha256 not in (None, found):
+    digest = vector_hash(model.split.w)
+    if section.start_sha256 not in (None, digest):
         raise HoflError(
             f"the adapter in {section.start} is not the one that this run starts from: its values "
-            f"have SHA-256 {found[:12]}..., expected {section.start_sha256[:12]}.... Restore it."
+            f"have SHA-256 {digest[:12]}..., expected {section.start_sha256[:12]}.... Restore it."
         )
-    return config.model_copy(update={"adapter": section.model_copy(update={"start_sha256": found})})
+    return config.model_copy(
+        update={"adapter": section.model_copy(update={"start_sha256": digest})}
+    )
 
 
 def _note_base(config: ExperimentConfig, folder: Path, base: str) -> None:

@@ -12,11 +12,12 @@ from hofl.core.errors import HoflError
 from hofl.core.process import tune_allocator, use_threads
 from hofl.data.chat import ChatEncoder
 from hofl.data.conversations import Message
-from hofl.data.task import Chat, Documents, Form, FreeText, Prompt
+from hofl.data.task import Chat, Documents, Form, Prompt
 from hofl.data.tasks import BENCHMARKS, load_task
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.runs import RunDirectory
 from hofl.experiment.scoring import model_of_run
+from hofl.experiment.tasks import OWN_DATA
 from hofl.models.generation import greedy, stop_tokens
 from hofl.models.loading import LoadedModel
 
@@ -44,8 +45,8 @@ class Talk:
             return f"your text fills in: {self.form.template!r}"
         if isinstance(self.form, Documents):
             return "your text is continued"
-        own = self.model.tokenizer.chat_template
-        return f"a conversation, by {'the model' if own else 'hofl'}'s chat template"
+        template = self.model.tokenizer.chat_template
+        return f"a conversation, by {'the model' if template else 'hofl'}'s chat template"
 
     def answer(self, text: str) -> str:
         """Return the answer to a text; a conversation remembers both."""
@@ -103,11 +104,9 @@ def talk_to(run: Path, max_new_tokens: int) -> Talk:
 def _form(config: ExperimentConfig) -> Form:
     """Return the form in which a run's model takes a text; no example is read for it."""
     form: Form
-    name, own = config.task.name, config.custom
-    if own is not None and own.template is not None:
-        form = Prompt(own.template, str(own.cut), FreeText())
-    elif own is not None:
-        form = Documents() if name == "text" else Chat()
+    name, custom = config.task.name, config.custom
+    if custom is not None:
+        form = OWN_DATA[name].form(custom)
     elif name in BENCHMARKS:
         prompts = BENCHMARKS[name].prompts
         form = prompts[config.task.prompt or next(iter(prompts))]

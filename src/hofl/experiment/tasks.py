@@ -1,7 +1,7 @@
 """From a configuration to a task, its prompt, and the examples that each client holds."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from hofl.data.conversations import ChatColumns
 from hofl.data.encoded import EncodedSet, Question
 from hofl.data.partition import Pool, split
 from hofl.data.shards import hold_out, subset
-from hofl.data.task import FreeText, Task
+from hofl.data.task import Chat, Documents, Form, FreeText, Prompt, Task
 from hofl.data.tasks import BENCHMARKS, load_task
 from hofl.data.tasks.custom import load_custom
 from hofl.data.tasks.free_text import load_chat, load_text
-from hofl.evaluation.rouge import scorer
+from hofl.evaluation.written import scorer
 from hofl.experiment.config import EvaluationConfig, ExperimentConfig
 from hofl.experiment.data_config import CustomConfig, DataConfig
 
@@ -72,9 +72,8 @@ def _settled(
         names = " or ".join(f'"{name}"' for name in OWN_DATA)
         raise HoflError(f"own data need both: task.name = {names}, and a section [custom].")
     if custom is not None:
-        load = OWN_DATA[config.task.name]
         _refuse_unused(config.task.name, custom)
-        task = load(custom, train)
+        task = OWN_DATA[config.task.name].load(custom, train)
     else:
         folder = data.dir or os.environ.get("HOFL_DATA") or None
         if config.task.name in BENCHMARKS and folder is not None:
@@ -158,11 +157,23 @@ def sample_questions(test: EncodedSet | None, settings: EvaluationConfig) -> lis
     if settings.rouge:
         scorer()  # refuse now what would fail at the end
     indices = fixed_examples(len(test), count) if count else []
-    found = map(test.question, range(len(test)) if indices is None else indices)
-    return [question for question in found if question is not None]
+    questions = map(test.question, range(len(test)) if indices is None else indices)
+    return [question for question in questions if question is not None]
 
 
-Loader = Callable[[CustomConfig, Path | list[Path] | None], Task]
+@dataclass(frozen=True)
+class OwnData:
+    """A task on the user's own files.
+
+    Args:
+        load: reads them, with these training files.
+        keys: the keys of [custom] that it reads.
+        form: how a text is put to a model that was trained on it.
+    """
+
+    load: Callable[[CustomConfig, Path | list[Path] | None], Task]
+    keys: Collection[str]
+    form: Callable[[CustomConfig], Form]
 
 
 def _prompted(config: CustomConfig, train: Path | list[Path] | None) -> Task:
@@ -211,28 +222,34 @@ def _documents(config: CustomConfig, train: Path | list[Path] | None) -> Task:
     )
 
 
-OWN_DATA: dict[str, Loader] = {
-    "custom": _prompted,
-    "chat": _conversations,
-    "text": _documents,
-}
-"""Tasks on the user's own files."""
 _OF_ALL = {"train", "test", "client_column"}
 _OF_CHAT = {"messages_column", "prompt_column", "input_column", "system_column"}
-_KEYS: dict[str, set[str]] = {
-    "custom": set(CustomConfig.model_fields) - _OF_CHAT - {"text_column"},
-    "chat": _OF_ALL | _OF_CHAT | {"target_column", "max_new_tokens"},
-    "text": _OF_ALL | {"text_column"},
+OWN_DATA: dict[str, OwnData] = {
+    "custom": OwnData(
+        load=_prompted,
+        keys=set(CustomConfig.model_fields) - _OF_CHAT - {"text_column"},
+        form=lambda custom: Prompt(str(custom.template), str(custom.cut), FreeText()),
+    ),
+    "chat": OwnData(
+        load=_conversations,
+        keys=_OF_ALL | _OF_CHAT | {"target_column", "max_new_tokens"},
+        form=lambda custom: Chat(),
+    ),
+    "text": OwnData(
+        load=_documents, keys=_OF_ALL | {"text_column"}, form=lambda custom: Documents()
+    ),
 }
+"""Tasks on the user's own files."""
 
 
 def _refuse_unused(name: str, config: CustomConfig) -> None:
     """Refuse keys that the task does not read, so that no setting is ignored silently."""
+    keys = OWN_DATA[name].keys
     for key, field in CustomConfig.model_fields.items():
-        if key not in _KEYS[name] and getattr(config, key) != field.default:
+        if key not in keys and getattr(config, key) != field.default:
             raise HoflError(
                 f"task {name!r} does not read custom.{key}: remove it, or choose another task. It "
-                f"reads {', '.join(sorted(_KEYS[name]))}."
+                f"reads {', '.join(sorted(keys))}."
             )
 
 

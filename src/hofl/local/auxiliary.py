@@ -69,14 +69,14 @@ class AuxiliaryHead(Surrogate):
             )
         loss, top_gradient, _ = top.gradients(z, to_boundary=False)
         inputs = site.model.inputs(batch.texts) if self._blocks else None
-        head = Head(site, batch, self._scale, inputs, self._blocks)
+        head = BatchHead(site, batch, self._scale, inputs, self._blocks)
         values = stream_values(site, site.model.layout.surrogate, [ANCHOR])
         anchor = {name: stacked[0] for name, stacked in values.items()}
         return _Judged(loss.item(), top_gradient, None, head, z, anchor, head.loss(z, anchor))
 
 
 @dataclass(frozen=True)
-class Head:
+class BatchHead:
     """The head of a step on one batch, with any values of its parameters.
 
     Args:
@@ -100,8 +100,10 @@ class Head:
         for i in range(self.blocks):
             assert self.inputs is not None
             prefix = copied_name(i, "")
-            own = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
-            z = model.block(self.site.boundary + i, z, self.inputs, own)
+            head_values = {
+                n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)
+            }
+            z = model.block(self.site.boundary + i, z, self.inputs, head_values)
         a, b = (values[name] for name in NAMES)
         added = (z.to(a.dtype) @ a.T) @ b.T
         return model.loss(z + (self.scale * added).to(z.dtype), self.batch)
@@ -109,7 +111,7 @@ class Head:
 
 @dataclass(frozen=True)
 class _Judged(Feedback):
-    head: Head
+    head: BatchHead
     z: Tensor
     anchor: dict[str, Tensor]
     at_anchor: Tensor
@@ -117,16 +119,16 @@ class _Judged(Feedback):
     def change(self, moved: Tensor, stream: Stream) -> Tensor:
         site = self.head.site
         values = stream_values(site, site.model.layout.surrogate, [stream])
-        own = {name: stacked[0] for name, stacked in values.items()}
-        return self.head.loss(moved, own) - self.at_anchor
+        head_values = {name: stacked[0] for name, stacked in values.items()}
+        return self.head.loss(moved, head_values) - self.at_anchor
 
     @torch.no_grad()
     def slope(self, tangent: Tensor, stream: Stream) -> Tensor:
         site = self.head.site
         with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-            own = {
+            head_values = {
                 c.name: forward_ad.make_dual(self.anchor[c.name], direction_at(site, stream.j, c))
                 for c in site.model.layout.surrogate
             }
-            loss = self.head.loss(forward_ad.make_dual(self.z, tangent), own)
+            loss = self.head.loss(forward_ad.make_dual(self.z, tangent), head_values)
             return forward_ad.unpack_dual(loss).tangent.clone()

@@ -6,16 +6,14 @@ from typing import Any
 
 import tomli_w
 
-from hofl.core.errors import HoflError
 from hofl.core.sizes import show_bytes
 from hofl.memory.alternatives import Alternative, alternatives, planner_for
-from hofl.memory.capability import Capability, capability_of, memory_alone
+from hofl.memory.capability import Capability, capability_of
 from hofl.memory.device import budget_bytes
 from hofl.memory.plan import cost_facts
 from hofl.memory.planner import Planner
+from hofl.memory.strategies import strategy_named
 from hofl.memory.workload import Cost
-
-STRATEGIES = ("best", "paper")
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,7 @@ def plan(
         compute_dtype: of the activations.
         answer_tokens: tokens to predict per example; 0 is one label word.
     """
-    if strategy not in STRATEGIES:
-        raise HoflError(f"unknown strategy {strategy!r}: choose one of {', '.join(STRATEGIES)}.")
+    choice = strategy_named(strategy)
     limits = {
         "backward": backward,
         "disk": disk,
@@ -147,12 +144,8 @@ def plan(
     )
     if budget is None or device is None:
         return Advice(model, planner, None, None, None)
-    if strategy == "paper":
-        chosen = planner.memory.fitting(memory_alone(device))
-    else:
-        chosen = planner.best(device)
     toml = _toml(model, budget, limits, strategy, storage_dtype)
-    return Advice(model, planner, device, chosen, toml)
+    return Advice(model, planner, device, choice.choose(planner, device), toml)
 
 
 def _toml(

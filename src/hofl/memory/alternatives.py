@@ -58,21 +58,21 @@ def alternatives(
     """
     memory, rule = planner.memory, planner.method.local
     blocks = memory.model.num_blocks
-    one = Execution(micro_batch=1 if memory.workload.batch_size > 1 else 0)
+    single = Execution(micro_batch=1 if memory.workload.batch_size > 1 else 0)
     at = 3 * blocks // 4
     kinds: list[tuple[str, LocalRule, int, Execution]] = [
         ("hybrid order (the paper)", rule, at, Execution()),
-        ("exact", exact(rule), 0, replace(one, checkpoint=1)),
-        ("exact, streamed", exact(rule), blocks, replace(one, stream_bottom=True)),
+        ("exact", exact(rule), 0, replace(single, checkpoint=1)),
+        ("exact, streamed", exact(rule), blocks, replace(single, stream_bottom=True)),
         ("frozen bottom", frozen(rule), at, Execution()),
         ("pure zeroth order", forward_only(rule), blocks, Execution()),
     ]
     if not memory.streaming:
         del kinds[2]
-    found = [] if chosen is None else [("plan", chosen)]
-    for name, own, boundary, execution in kinds:
-        work = replace(memory.workload, rule=own)
-        found.append((name, trace(memory.model, work, boundary, execution)))
+    rows = [] if chosen is None else [("plan", chosen)]
+    for name, of_kind, boundary, execution in kinds:
+        work = replace(memory.workload, rule=of_kind)
+        rows.append((name, trace(memory.model, work, boundary, execution)))
     return [
         Alternative(
             name,
@@ -81,7 +81,7 @@ def alternatives(
             cost is chosen,
             None if device is None else _possible(planner, cost, device),
         )
-        for name, cost in found
+        for name, cost in rows
     ]
 
 

@@ -1,13 +1,25 @@
-"""What a device can do and will spend, and whether a plan keeps within it."""
+"""What a device can do and will spend, and whether a plan keeps within it.
+
+Its speeds can be measured: a probe of computing and one of reading, half a second each.
+"""
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from hofl.core.errors import HoflError
 from hofl.core.sizes import parse_disk, parse_rate, parse_uplink, show_bytes
 from hofl.memory.workload import Cost
+
+SIZE = 1024
+"""Rows and columns of the matrices that are multiplied."""
+PROBE_SECONDS = 0.5
+"""Time of each probe."""
 
 
 @dataclass(frozen=True)
@@ -137,3 +149,29 @@ def memory_alone(device: Capability) -> int:
             "memory only."
         )
     return device.memory
+
+
+def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Return floating-point operations per second, from products of the size of a block's."""
+    a, b = (torch.ones(SIZE, SIZE, device=device, dtype=dtype) for _ in range(2))
+
+    def product() -> float:
+        (a @ b)[0, 0].item()  # wait for the device
+        return 2.0 * SIZE**3
+
+    return _rate([product])
+
+
+def measured_read_speed(readers: Sequence[Callable[[], Tensor]]) -> float:
+    """Return bytes per second of reading some of a model's tensors, cached files as they are."""
+    return _rate([lambda read=read: float(read().nbytes) for read in readers])  # type: ignore[misc]
+
+
+def _rate(jobs: Sequence[Callable[[], float]]) -> float:
+    """Return amount per second of jobs in turn; the first run warms up and is not counted."""
+    jobs[0]()
+    done, began, turn = 0.0, time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < PROBE_SECONDS:
+        done += jobs[turn % len(jobs)]()
+        turn += 1
+    return max(done / passed, 1.0)

@@ -56,7 +56,7 @@ class DevicePlanner:
 
     def cannot_run_backward(self, reason: str) -> None:
         """Plan without backward passes from now on."""
-        log.warning("%s: going on without backward passes", reason)
+        log.warning("%s: planning without backward passes from now on", reason)
         self._backward, self._chosen = False, None
 
     def __call__(self) -> Device:

@@ -53,13 +53,13 @@ class LiveBytes(TorchDispatchMode):
     def span(self) -> Iterator[dict[str, int]]:
         """Measure the peak inside: the labels' bytes there, beyond those that were live before."""
         peak, items = self.peak, self.items
-        found: dict[str, int] = {}
+        held: dict[str, int] = {}
         self.peak, before = self.live, dict(self._live_items)
         self.items = before
         try:
-            yield found
+            yield held
         finally:
-            found |= {kind: size - before.get(kind, 0) for kind, size in self.items.items()}
+            held |= {kind: size - before.get(kind, 0) for kind, size in self.items.items()}
             if peak >= self.peak:
                 self.peak, self.items = peak, items
 

@@ -55,7 +55,7 @@ class Span:
         kinds = {**self.items, **other.items}
         size = {k: (self.items.get(k, 0), other.items.get(k, 0)) for k in kinds}
         return Span(
-            {kind: own + times * (own - less) for kind, (own, less) in size.items()},
+            {kind: more + times * (more - less) for kind, (more, less) in size.items()},
             self.kept + times * (self.kept - other.kept),
             self.tokens + times * (self.tokens - other.tokens),
             self.read + times * (self.read - other.read),
@@ -201,13 +201,13 @@ class Meter:
             return _first_or_all([self._made(result) for result in span.results])
         before, tokens, read = self._counter.live, self.tokens, self.read_bytes()
         with self._counter.span() as items:
-            found = run()
-        results = found if isinstance(found, tuple) else (found,)
+            output = run()
+        results = output if isinstance(output, tuple) else (output,)
         if is_new([result for result in results if result is not None], arguments):
             shapes = tuple(self._shape(result) for result in results)
             kept, passed = self._kept - before, self.tokens - tokens
             self._spans[key] = Span(items, kept, passed, self.read_bytes() - read, shapes)
-        return found
+        return output
 
     def _shape(self, result: Tensor | None) -> Any:
         if result is None:

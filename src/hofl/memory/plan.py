@@ -1,6 +1,6 @@
 """The memory plan of a model and a workload: every boundary and option, and what fits a budget."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -64,7 +64,7 @@ class MemoryPlan:
         Raises:
             HoflError: nothing fits; it names the smallest plan.
         """
-        chosen = self.choose(budget)
+        chosen = next((cost for cost in self.plain if cost.peak_bytes <= budget), None)
         if chosen is None:
             least = min(self.plain, key=lambda cost: cost.peak_bytes)
             raise HoflError(
@@ -73,10 +73,6 @@ class MemoryPlan:
                 "length, or let the strategy best weigh more than plain steps."
             )
         return chosen
-
-    def choose(self, budget: int) -> Cost | None:
-        """Return the same, or None."""
-        return next((cost for cost in self.plain if cost.peak_bytes <= budget), None)
 
     def shape(self, name: str) -> dict[str, Any]:
         """Return the model's name and the size of the work."""
@@ -88,32 +84,11 @@ class MemoryPlan:
             "padded_tokens": self.workload.padded().tokens,
         }
 
-    def facts(self, name: str, chosen: Mapping[str, tuple[int, Cost]]) -> dict[str, Any]:
-        """Return everything about the plain step as plain values, with the choice per budget.
-
-        Args:
-            name: of the model.
-            chosen: bytes and choice of every budget, by the device that has it.
-        """
-        return {
-            **self.shape(name),
-            "boundaries": [cost_facts(cost) for cost in self.plain],
-            "chosen": {
-                device: {**cost_facts(cost), "padded": self._padded(budget)}
-                for device, (budget, cost) in chosen.items()
-            },
-        }
-
     @cached_property
     def padded(self) -> "MemoryPlan":
         """Return the plan of the same texts, each padded to the longest."""
         padded = self.workload.padded()
         return self if padded == self.workload else replace(self, workload=padded)
-
-    def _padded(self, budget: int) -> dict[str, Any] | None:
-        """Return what would fit a budget if texts were padded, or None."""
-        cost = self.padded.choose(budget)
-        return None if cost is None else cost_facts(cost)
 
 
 def memory_plan(

@@ -57,9 +57,9 @@ class Planner:
         chosen = search.exact(rules[0]) if device.backward else None
         for form, made in self.forms.items() if device.backward and chosen is None else ():
             other = Search(made(), device, self.effort, self.headroom)
-            found = other.exact(rules[0])
-            if found is not None:
-                chosen = replace(found, storage=form, lossy=True)
+            cost = other.exact(rules[0])
+            if cost is not None:
+                chosen = replace(cost, storage=form, lossy=True)
                 break
         chosen = chosen or min(search.inexact(rules), key=preference, default=None)
         if chosen is None:

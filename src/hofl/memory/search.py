@@ -134,7 +134,7 @@ class Search:
             bits = [b for b in (rule.uplink_bits, EXACT_BITS, *FEWER_BITS) if b <= rule.uplink_bits]
             sent = min(
                 (replace(rule, uplink_bits=b) for b in bits),
-                key=lambda one: (self._first_sent(one), -one.uplink_bits),
+                key=lambda candidate: (self._first_sent(candidate), -candidate.uplink_bits),
             )
             fitting = (cost.boundary for cost in self._rows(sent) if self._worth(cost))
             boundary = min(fitting, default=None)
@@ -178,11 +178,11 @@ class Search:
 
     def _executions(self, boundary: int) -> Iterator[Execution]:
         """Yield executions from the fastest to the leanest."""
-        memory, one = self.memory, self.parts(1)
+        memory, smallest = self.memory, self.parts(1)
         whole = self._bounded(Execution())
-        ways = [whole, one]
+        ways = [whole, smallest]
         if boundary < memory.model.num_blocks:
-            ways += [replace(whole, checkpoint=1), replace(one, checkpoint=1)]
+            ways += [replace(whole, checkpoint=1), replace(smallest, checkpoint=1)]
         if boundary and memory.streaming:
             ways.append(replace(ways[-1], stream_bottom=True))
         yield from dict.fromkeys(ways)

@@ -96,12 +96,12 @@ class SurrogateParameters:
         """Return them with the LoRA matrices of the copies; ``block`` is one with adapters."""
         if not self.copies:
             return self
-        own = [(name, p.shape) for name, p in block.named_parameters() if p.requires_grad]
-        if not all("lora_" in name for name, _ in own):
+        trained = [(name, p.shape) for name, p in block.named_parameters() if p.requires_grad]
+        if not all("lora_" in name for name, _ in trained):
             raise HoflError("a head of copied blocks trains their LoRA: set adapter.kind=lora.")
         names, shapes, pieces = list(self.names), list(self.shapes), [self.start]
         for i in range(self.copies):
-            for place, (name, shape) in enumerate(own):
+            for place, (name, shape) in enumerate(trained):
                 names.append(copied_name(i, name))
                 shapes.append(tuple(shape))
                 values = torch.zeros(shape.numel(), device="cpu")

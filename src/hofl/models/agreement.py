@@ -85,8 +85,8 @@ def _differences(model: SplitModel) -> Iterator[str]:
         scores = model.head(model.forward(z[1:], inputs, boundary, last), batch).whole()
         if not (far := _distance(scores, expected)) <= _TOLERANCE:
             yield f"block by block, its scores differ by {far:.2g} of their norm"
-        found = _gradients(model, scores, batch, boundary)
-        if not (far := _distance(found, wanted[-len(found) :])) <= _TOLERANCE:
+        got = _gradients(model, scores, batch, boundary)
+        if not (far := _distance(got, wanted[-len(got) :])) <= _TOLERANCE:
             yield f"gradients above boundary {boundary} differ by {far:.2g} of their norm"
 
 
@@ -152,7 +152,7 @@ def _computing(model: SplitModel, part: nn.Module, run: Callable[..., Any]) -> C
     return forward
 
 
-def _distance(found: Tensor, expected: Tensor) -> float:
+def _distance(got: Tensor, expected: Tensor) -> float:
     """Return the norm of the difference, relative to the larger norm."""
-    size = max(found.norm().item(), expected.norm().item())
-    return (found - expected).norm().item() / size if size else 0.0
+    size = max(got.norm().item(), expected.norm().item())
+    return (got - expected).norm().item() / size if size else 0.0

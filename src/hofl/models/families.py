@@ -103,14 +103,14 @@ def _is_block_list(part: nn.Module) -> bool:
     return isinstance(part, nn.ModuleList) and len({type(block) for block in part}) == 1
 
 
-def _common(one: str, other: str) -> str:
+def _common(first: str, other: str) -> str:
     """Return the innermost path that holds both.
 
     >>> _common("model.encoder.layers", "model.embed.tokens")
     'model'
     """
     shared = []
-    for a, b in zip(one.split("."), other.split("."), strict=False):
+    for a, b in zip(first.split("."), other.split("."), strict=False):
         if a != b:
             break
         shared.append(a)

@@ -75,13 +75,13 @@ def build_half(
             f"{copies} blocks of a head do not fit above boundary {boundary}: the model has "
             f"{len(blocks)}."
         )
-    own = half.blocks(boundary, copies)
-    readers = block_readers(model, family, stored, storage_dtype, cpu, own)
+    kept = half.blocks(boundary, copies)
+    readers = block_readers(model, family, stored, storage_dtype, cpu, kept)
     if not readers:
         raise HoflError(
             f"{reference} lacks weights of the {half.value}'s blocks. Get the model again."
         )
-    mine = {id(block) for block in blocks[own]}
+    mine = {id(block) for block in blocks[kept]}
     for block in blocks:
         if id(block) not in mine:
             for parameter in block.parameters():
@@ -103,9 +103,9 @@ def half_bytes(model: SplitModel, half: Half, boundary: int) -> int:
     surrogate = model.surrogate
     copies = 0 if surrogate is None else surrogate.copies
     others = _others(model.base, half, with_head=surrogate is not None)
-    own = {id(block) for block in model.blocks[half.blocks(boundary, copies)]}
+    kept = {id(block) for block in model.blocks[half.blocks(boundary, copies)]}
     for block in model.blocks:
-        if id(block) not in own:
+        if id(block) not in kept:
             others |= {id(p) for p in block.parameters()}
     trained = {id(model.parameter(c)) for c in model.layout.coordinates if c.block >= 0}
     held = [p for p in model.base.parameters() if id(p) not in others | trained]

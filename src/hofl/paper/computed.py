@@ -13,7 +13,7 @@ from hofl.memory.plan import MemoryPlan, memory_plan
 from hofl.methods import METHODS, Method, device_boundary, method
 from hofl.paper.numbers import MEMORY, STRUCTURE
 from hofl.paper.settings import MODELS, SEEDS
-from hofl.reporting.measures import EXTRA_STREAMS, REACH
+from hofl.rules import ESTIMATORS, SURROGATES
 from hofl.sampling.policies import DimensionAware
 from hofl.sampling.tiers import deal_tiers
 
@@ -115,12 +115,12 @@ def _plan(model: str, name: str = "hofl") -> MemoryPlan:
 
 def tiers(names: Sequence[str] = tuple(MODELS)) -> list[ModelTiers]:
     """Return the tiers of the paper's models, with what a device of each needs."""
-    found = []
+    models = []
     for name in names:
         model, plan = MODELS[name], _plan(name)
         costs = [plan.at(boundary) for boundary in model.tiers]
         dealt = deal_tiers(model.tiers, CLIENTS, plan.model.num_blocks, SEEDS[0], "tiers")
-        found.append(
+        models.append(
             ModelTiers(
                 name,
                 (model.blocks, plan.model.num_blocks),
@@ -128,7 +128,7 @@ def tiers(names: Sequence[str] = tuple(MODELS)) -> list[ModelTiers]:
                 tuple(dealt.count(boundary) for boundary in model.tiers),
             )
         )
-    return found
+    return models
 
 
 def memory() -> MemoryFigure:
@@ -184,7 +184,7 @@ def crossings(chosen: Method) -> int:
     A surrogate that is evaluated at the boundary itself keeps its probes below it.
     """
     rule, boundary, blocks = chosen.local, 1, 2
-    reach = REACH.get(rule.surrogate.name)
-    if reach is None or reach(boundary, blocks) <= boundary:
+    reach, passes = SURROGATES[rule.surrogate.name].reach, ESTIMATORS[rule.estimator.name].passes
+    if reach is None or passes is None or reach(boundary, blocks) <= boundary:
         return 1
-    return 1 + EXTRA_STREAMS[rule.estimator.name](rule.q)
+    return 1 + passes * rule.q

@@ -16,7 +16,7 @@ BF16_NOTE = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class StudySettings:
     """Configurations of several runs, with dotted keys.
 
     Args:
@@ -28,7 +28,7 @@ class Settings:
     varied: dict[tuple[str, str], dict[str, Any]]
 
 
-def settings_of(blocks: Sequence[Block]) -> Settings:
+def settings_of(blocks: Sequence[Block]) -> StudySettings:
     """Sort the keys of all runs of a study; the seed and the run's name are left out."""
     flat = {
         (block.name, label): dotted(plain_values(config))
@@ -44,7 +44,7 @@ def settings_of(blocks: Sequence[Block]) -> Settings:
         run: {key: values[key] for key in keys if key not in equal and key in values}
         for run, values in flat.items()
     }
-    return Settings({key: first[key] for key in keys if key in equal}, varied)
+    return StudySettings({key: first[key] for key in keys if key in equal}, varied)
 
 
 def facts_of(blocks: Sequence[Block]) -> list[dict[str, Any]]:

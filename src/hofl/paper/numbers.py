@@ -10,12 +10,12 @@ Reported = tuple[float, float | None]
 
 def _rows(text: str) -> dict[tuple[str, str], list[Reported]]:
     """Read lines of ``first key | second key | 87.04 0.11 | ...``."""
-    found: dict[tuple[str, str], list[Reported]] = {}
+    rows: dict[tuple[str, str], list[Reported]] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         first, second, *values = (part.strip() for part in line.split("|"))
         pairs = [value.split() for value in values]
-        found[first, second] = [(float(p[0]), float(p[1]) if p[1:] else None) for p in pairs]
-    return found
+        rows[first, second] = [(float(p[0]), float(p[1]) if p[1:] else None) for p in pairs]
+    return rows
 
 
 LANGUAGE_TASKS = _rows("""

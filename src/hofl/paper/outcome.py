@@ -35,15 +35,15 @@ class Outcome:
 def outcomes(block: Block, folder: Path) -> list[Outcome]:
     """Return every number of a block, whether or not its runs are finished."""
     rows = [row for group in table_of(read_cells([folder])) for row in group.rows]
-    found = []
+    results = []
     for label, numbers in block.paper.items():
         mine = [row for row in rows if row.label == label]
         cells = [cell for row in mine for cell in row.cells]
         for metric, reported in numbers.items():
             # Runs of another code version are in a row of their own, and are not averaged.
             here = _spread(mine[0], metric) if mine else None
-            found.append(Outcome(block.name, label, metric, reported, here, _state(mine, cells)))
-    return found
+            results.append(Outcome(block.name, label, metric, reported, here, _state(mine, cells)))
+    return results
 
 
 def _spread(row: Row, metric: str) -> Spread | None:
@@ -65,16 +65,16 @@ def _state(rows: Sequence[Row], cells: Sequence[Cell]) -> str:
     return "; ".join(parts)
 
 
-def plain_outcomes(found: Sequence[Outcome]) -> list[dict[str, Any]]:
+def plain_outcomes(results: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return outcomes as plain values."""
     return [
         {
-            "block": one.block,
-            "arm": one.arm,
-            "metric": one.metric,
-            "paper": list(one.paper),
-            "here": None if one.here is None else vars(one.here),
-            "state": one.state,
+            "block": outcome.block,
+            "arm": outcome.arm,
+            "metric": outcome.metric,
+            "paper": list(outcome.paper),
+            "here": None if outcome.here is None else vars(outcome.here),
+            "state": outcome.state,
         }
-        for one in found
+        for outcome in results
     ]

@@ -96,8 +96,8 @@ class Work:
 
 
 def _opened(block: Block, path: Path) -> Block:
-    found = Comparison.open(path)
-    return replace(block, base=found.base, arms=found.arms, seeds=found.seeds)
+    comparison = Comparison.open(path)
+    return replace(block, base=comparison.base, arms=comparison.arms, seeds=comparison.seeds)
 
 
 def folder_of(path: Path, block: Block) -> Path:

@@ -73,7 +73,7 @@ def substituted(blocks: Sequence[Block], model: str | None, window: int) -> tupl
         model: to train in place of the paper's, cut at the same shares of its blocks.
         window: the longest text that it reads.
     """
-    found = []
+    adapted = []
     for block in blocks:
         if model is not None and block.model != blocks[0].model:
             continue  # the same runs again: the substitute stands for the first model
@@ -86,8 +86,8 @@ def substituted(blocks: Sequence[Block], model: str | None, window: int) -> tupl
             changes.append(f"task.max_length={window}")
         if block.base.data.per_client is not None:
             changes.append("~data.per_client")  # an equal share of the data at hand
-        found.append(replace(block, base=changed(block.base, changes)))
-    return tuple(found)
+        adapted.append(replace(block, base=changed(block.base, changes)))
+    return tuple(adapted)
 
 
 def _length(block: Block) -> int:
@@ -98,7 +98,7 @@ def _length(block: Block) -> int:
 
 def scaled(blocks: Sequence[Block], scale: Scale) -> tuple[Block, ...]:
     """Return the blocks with the rounds, seeds and test examples of a scale."""
-    found = []
+    adapted = []
     cells = sum(len(block.arms) for block in blocks) * len(scale.seeds)
     for block in blocks:
         full = block.base.rounds
@@ -109,8 +109,8 @@ def scaled(blocks: Sequence[Block], scale: Scale) -> tuple[Block, ...]:
             changes.append(f"evaluation.examples={scale.examples}")
         arms = tuple(_rescaled(arm, scale.rounds / full) for arm in block.arms)
         base = with_threads(changed(block.base, changes), cells)
-        found.append(replace(block, base=base, arms=arms, seeds=scale.seeds))
-    return tuple(found)
+        adapted.append(replace(block, base=base, arms=arms, seeds=scale.seeds))
+    return tuple(adapted)
 
 
 def _rescaled(arm: Arm, share: float) -> Arm:

@@ -51,7 +51,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Study:
+class PaperTable:
     """A table of the paper.
 
     Args:
@@ -172,11 +172,13 @@ def ablations() -> tuple[Block, ...]:
     return (_block("OPT-125M", "SST-2", columns, {"accuracy": accuracy, "loss": loss}),)
 
 
-STUDIES: dict[str, Study] = {
-    "language-tasks": Study("language-task accuracy", "section 5.2", language_tasks),
-    "squad": Study("SQuAD 1.1, EM and F1", "section 5.2", squad),
-    "beta-alpha": Study("beta and data heterogeneity, Qwen/AG News", "section 5.3", beta_alpha),
-    "iid-beta": Study("beta on IID tasks, seed 42", "appendix C", iid_beta),
-    "squad-beta": Study("beta on SQuAD", "appendix C", squad_beta),
-    "ablations": Study("E, q and mu, OPT/SST-2", "appendix C", ablations),
+STUDIES: dict[str, PaperTable] = {
+    "language-tasks": PaperTable("language-task accuracy", "section 5.2", language_tasks),
+    "squad": PaperTable("SQuAD 1.1, EM and F1", "section 5.2", squad),
+    "beta-alpha": PaperTable(
+        "beta and data heterogeneity, Qwen/AG News", "section 5.3", beta_alpha
+    ),
+    "iid-beta": PaperTable("beta on IID tasks, seed 42", "appendix C", iid_beta),
+    "squad-beta": PaperTable("beta on SQuAD", "appendix C", squad_beta),
+    "ablations": PaperTable("E, q and mu, OPT/SST-2", "appendix C", ablations),
 }

@@ -90,8 +90,8 @@ def differences(groups: Sequence[Group]) -> dict[str, list[Any]]:
     values: list[Mapping[str, Any]] = [
         {} if cell is None else {**cell.setting, **cell.treatment} for cell in firsts
     ]
-    keys = sorted({key for one in values for key in one} - set(HIDDEN))
-    columns = {key: [one.get(key) for one in values] for key in keys}
+    keys = sorted({key for settings in values for key in settings} - set(HIDDEN))
+    columns = {key: [settings.get(key) for settings in values] for key in keys}
     return {
         key: column for key, column in columns.items() if any(v != column[0] for v in column[1:])
     }

@@ -16,12 +16,12 @@ POLICY = (
 )
 
 
-def page(values: Mapping[str, Any], *own: str, policy: str = POLICY) -> str:
+def page(values: Mapping[str, Any], *own_scripts: str, policy: str = POLICY) -> str:
     """Return the whole page of these values, whose ``title`` it has, as its own scripts show them.
 
     ``policy`` is what the page may ask for: nothing, unless it is served.
     """
-    scripts = "\n".join(f"<script>{_asset(name)}</script>" for name in (*LIBRARIES, *own))
+    scripts = "\n".join(f"<script>{_asset(name)}</script>" for name in (*LIBRARIES, *own_scripts))
     return f"""<!doctype html>
 <html lang="en">
 <head>

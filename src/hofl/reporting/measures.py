@@ -13,23 +13,16 @@ from hofl.core.sizes import show_bytes
 from hofl.experiment.records import RoundRecord, headline
 from hofl.methods import method
 from hofl.reporting.cells import Cell
-from hofl.rules import BOTTOM_RULES, LocalRule
-
-EXTRA_STREAMS: dict[str, Callable[[int], int]] = {
-    "forward": lambda q: q,
-    "central": lambda q: 2 * q,
-}
-"""By estimator: perturbed passes through the bottom for q directions, beside the anchor."""
-REACH: dict[str, Callable[[int, int], int]] = {
-    "linear": lambda b, blocks: b,
-    "end-to-end": lambda b, blocks: blocks if b else 0,
-}
-"""By surrogate: blocks that a perturbed pass runs through, of a boundary and L."""
+from hofl.rules import BOTTOM_RULES, ESTIMATORS, SURROGATES, LocalRule
 
 
 def _probes(rule: LocalRule, b: int, blocks: int) -> int | None:
-    streams, reach = EXTRA_STREAMS.get(rule.estimator.name), REACH.get(rule.surrogate.name)
-    return None if streams is None or reach is None else streams(rule.q) * reach(b, blocks)
+    estimator, surrogate = ESTIMATORS.get(rule.estimator.name), SURROGATES.get(rule.surrogate.name)
+    if estimator is None or surrogate is None:
+        return None
+    if estimator.passes is None or surrogate.reach is None:
+        return None
+    return estimator.passes * rule.q * surrogate.reach(b, blocks)
 
 
 def block_passes(rule: LocalRule, boundary: int, blocks: int) -> int | None:
@@ -122,9 +115,9 @@ def cohort_bytes(cell: Cell) -> float | None:
         [peaks.get(record.raised.get(i, int(cuts[i]))) for i in record.answered]
         for record in trained
     ]
-    if any(peak is None for one in used for peak in one):
+    if any(peak is None for cohort in used for peak in cohort):
         return None
-    return float(np.mean([sum(filter(None, one)) for one in used]))
+    return float(np.mean([sum(filter(None, cohort)) for cohort in used]))
 
 
 def compute(cell: Cell) -> float | None:
@@ -137,7 +130,7 @@ def compute(cell: Cell) -> float | None:
     for record in cell.records[1:]:
         cut = [record.raised.get(i, int(cuts[i])) for i in record.answered]
         passes = [block_passes(rule, b, blocks) for b in cut]
-        known = [one for one in passes if one is not None]
+        known = [count for count in passes if count is not None]
         if len(known) < len(passes):
             return None
         total += record.examples * float(np.mean(known)) if known else 0.0

@@ -80,8 +80,8 @@ class Row:
 
     def values(self, key: str) -> dict[int | None, float]:
         """Return a measure of every finished seed that has it."""
-        found = {cell.seed: MEASURES[key].of(cell) for cell in self.finished}
-        return {seed: float(v) for seed, v in found.items() if v is not None and math.isfinite(v)}
+        by_seed = {cell.seed: MEASURES[key].of(cell) for cell in self.finished}
+        return {seed: float(v) for seed, v in by_seed.items() if v is not None and math.isfinite(v)}
 
     def spread(self, key: str) -> Spread | None:
         """Return mean and deviation of a measure over the finished seeds."""

@@ -40,17 +40,17 @@ def _row(row: Row, group: Group, target: float | None) -> dict[str, Any]:
         "cells": [_cell(cell) for cell in row.cells],
     }
     if target is not None:
-        found = row.reached(target)
-        values["reached"] = [None if one is None else vars(one) for one in found]
+        moments = row.reached(target)
+        values["reached"] = [None if moment is None else vars(moment) for moment in moments]
     return values
 
 
-def plain_difference(found: Difference | None) -> dict[str, Any] | None:
+def plain_difference(difference: Difference | None) -> dict[str, Any] | None:
     """Return a difference with its interval as plain values."""
-    if found is None:
+    if difference is None:
         return None
-    low, high = found.interval(LEVEL)
-    return {"mean": found.mean, "low": low, "high": high, "p_value": found.two_sided}
+    low, high = difference.interval(LEVEL)
+    return {"mean": difference.mean, "low": low, "high": high, "p_value": difference.two_sided}
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

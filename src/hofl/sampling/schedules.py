@@ -5,7 +5,7 @@ round to round, so a resumed run follows the same path, and in each round p = (1
 beta_t r is an exact policy of the paper. To add one, list it in ``SCHEDULES``; its fields are the
 options of ``DimensionAware`` that it takes.
 
->>> Linear(0.0, 0.5).path(rounds=3, clients=30, cohort=6).tolist()
+>>> LinearPath(0.0, 0.5).path(rounds=3, clients=30, cohort=6).tolist()
 [0.0, 0.25, 0.5]
 """
 
@@ -46,7 +46,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearPath:
     """From ``beta`` in the first round to ``beta_end`` in the last, in equal steps."""
 
     beta: float
@@ -107,14 +107,14 @@ class Coverage:
                 f"min_participations {self.min_participations:g} cannot be met: even uniform "
                 f"sampling expects only KT/N = {uniform:g} per client. Lower it or add rounds."
             )
-        line = Linear(self.beta, self.beta_end).path(rounds, clients, cohort)
+        line = LinearPath(self.beta, self.beta_end).path(rounds, clients, cohort)
         budget = rounds - self.min_participations * clients / cohort  # the sum of beta_t
         return fill(line, 0.0, HIGHEST, min(budget, HIGHEST * rounds))
 
 
 SCHEDULES: dict[str, type[Any]] = {
     "constant": Constant,
-    "linear": Linear,
+    "linear": LinearPath,
     "cosine": Cosine,
     "coverage": Coverage,
 }

@@ -15,6 +15,9 @@ import numpy as np
 from hofl.core.errors import HoflError
 from hofl.core.vectors import check_scores
 
+FITTED = "water-filling"
+"""The policy whose options follow from statistics."""
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -96,7 +99,7 @@ def load_statistics(path: str) -> tuple[Statistics, tuple[int, ...]]:
 def fitted_options(
     path: str, policy: str | None, given: Collection[str], cohort: int
 ) -> dict[str, Any]:
-    """Return water-filling's A and c from a file of statistics.
+    """Return the policy that a file of statistics fits: water-filling, with its A and c.
 
     Args:
         path: the file.
@@ -107,8 +110,8 @@ def fitted_options(
     doubled = [key for key in ("weight", "costs") if key in given]
     if doubled:
         raise HoflError(f"statistics give weight and costs: leave {' and '.join(doubled)} out.")
-    if policy not in (None, "water-filling"):
-        raise HoflError(f"statistics are for policy 'water-filling', and the policy is {policy!r}.")
+    if policy not in (None, FITTED):
+        raise HoflError(f"statistics are for policy {FITTED!r}, and the policy is {policy!r}.")
     statistics, _ = load_statistics(path)
     costs = tuple(statistics.costs(cohort).tolist())
-    return {"weight": statistics.weight, "costs": costs}
+    return {"name": FITTED, "weight": statistics.weight, "costs": costs}

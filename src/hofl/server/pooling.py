@@ -15,7 +15,7 @@ from hofl.server.state import Contribution
 
 
 @dataclass
-class Pool:
+class KeyPool:
     """The clients of a cohort with one key of directions and one boundary.
 
     Args:
@@ -37,9 +37,9 @@ class PooledScalars:
     """A cohort's scalars, pooled by directions and boundary, in the order of ``add``."""
 
     def __init__(self) -> None:
-        self._pools: dict[tuple[int, ...], Pool] = {}
+        self._pools: dict[tuple[int, ...], KeyPool] = {}
 
-    def __iter__(self) -> Iterator[Pool]:
+    def __iter__(self) -> Iterator[KeyPool]:
         return iter(self._pools.values())
 
     def __len__(self) -> int:
@@ -51,7 +51,8 @@ class PooledScalars:
         if not scalars.shape[1]:
             return
         pool = self._pools.setdefault(
-            (*plan.key, plan.boundary), Pool(plan, torch.zeros_like(scalars, dtype=torch.float64))
+            (*plan.key, plan.boundary),
+            KeyPool(plan, torch.zeros_like(scalars, dtype=torch.float64)),
         )
         pool.total += scalars
         pool.count += 1

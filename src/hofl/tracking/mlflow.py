@@ -12,7 +12,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from hofl.tracking.identity import kept
+from hofl.tracking.trackers import kept_identity
 
 LIMIT = 100
 """Parameters that MLflow takes at a time."""
@@ -30,7 +30,7 @@ class MLflow:
 
     def start(self, settings: Mapping[str, Any], reached: int) -> None:
         """Open the run by the identity that MLflow gave it first."""
-        self._id = kept(self._folder, "mlflow", self._created)
+        self._id = kept_identity(self._folder, "mlflow", self._created)
         self._client.update_run(self._id, status="RUNNING")
         if not reached:
             params = [Param(key, str(value)[:LENGTH]) for key, value in settings.items()]

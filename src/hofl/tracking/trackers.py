@@ -4,6 +4,7 @@ A tracker is chosen in the configuration: ``tracking.to=tensorboard,mlflow``. It
 optional, and imported by the one module that the table below names, when a run starts.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
+from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError, reason_of
 from hofl.core.parts import Maker
 
+IDENTITIES = "tracking.json"
 Observer = Callable[[str, Mapping[str, Any]], None]
 """Called as ``observe(event, facts)``, see ``hofl.experiment.rounds``."""
 
@@ -70,20 +73,20 @@ def makers(names: Sequence[str]) -> dict[str, Callable[[Path], Tracker]]:
     Raises:
         HoflError: a name is unknown, or a library is not installed.
     """
-    found: dict[str, Callable[[Path], Tracker]] = {}
+    chosen: dict[str, Callable[[Path], Tracker]] = {}
     for name in names:
         if name not in TRACKERS:
             raise HoflError(f"tracking.to has {name!r}: allowed are {', '.join(TRACKERS)}.")
         entry = TRACKERS[name]
         try:
-            found[name] = resolve_name(entry.make) if isinstance(entry.make, str) else entry.make
+            chosen[name] = resolve_name(entry.make) if isinstance(entry.make, str) else entry.make
         except ImportError as error:
             advice = f": run pip install 'hofl[{entry.extra}]'" if entry.extra else ""
             raise HoflError(
                 f"tracking.to has {name!r}, whose library cannot be loaded "
                 f"({reason_of(error)}){advice}."
             ) from None
-    return found
+    return chosen
 
 
 def figures(facts: Mapping[str, Any]) -> dict[str, float]:
@@ -160,3 +163,19 @@ def tracked(
         yield note
     finally:
         each(lambda tracker: tracker.close(totals or None))
+
+
+def kept_identity(run: Path, tracker: str, make: Callable[[], str]) -> str:
+    """Return the identity that a tracker gave a run, made when it has none yet.
+
+    It is kept in RUN/tracking.json, so that a resumed run keeps its name.
+    """
+    file = run / IDENTITIES
+    try:
+        known = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # none yet, or damaged: the run gets new ones
+        known = {}
+    if not isinstance(known.get(tracker), str):
+        known[tracker] = make()
+        write_whole(file, json.dumps(known) + "\n")
+    return str(known[tracker])

@@ -12,7 +12,7 @@ from typing import Any
 
 import wandb
 
-from hofl.tracking.identity import kept
+from hofl.tracking.trackers import kept_identity
 
 
 class WeightsAndBiases:
@@ -28,7 +28,7 @@ class WeightsAndBiases:
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "hofl"),
             name=self._folder.name,
-            id=kept(self._folder, "wandb", lambda: secrets.token_hex(8)),
+            id=kept_identity(self._folder, "wandb", lambda: secrets.token_hex(8)),
             dir=str(self._folder),
             config=dict(settings),
             mode=mode,

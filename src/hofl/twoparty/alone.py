@@ -72,10 +72,10 @@ class AloneClient(SplitClient):
 
     def train(self, turn: Message, channel: Channel) -> dict[str, Tensor]:
         """Run h steps from the common weights and return what came of them."""
-        own, cut = self.model.layout.cut(0), self.model.layout.cut(self.setting.boundary)
+        head, cut = self.model.layout.cut(0), self.model.layout.cut(self.setting.boundary)
         optimizer = self.setting.rule.optimizer
         turn.only("client", "auxiliary")
-        given = turn.tensor("auxiliary", (own,)), turn.tensor("client", (cut - own,))
+        given = turn.tensor("auxiliary", (head,)), turn.tensor("client", (cut - head,))
         self.bottom = Segment.start(torch.cat(given), optimizer)
         for e, batch in enumerate(self.batches(turn.step, self.number)):
             uploads = e % self.every == 0
@@ -83,10 +83,10 @@ class AloneClient(SplitClient):
             def open_top(site: Site, part: Batch, inputs: object, up: bool = uploads) -> SilentTop:
                 return SilentTop(channel, turn.step, self.number, part, uploads=up)
 
-            found = self.local_step(turn.step, FIRST + e, batch, open_top)
-            assert found.bottom is not None
-            self.bottom.step(found.bottom.cpu(), optimizer)
-        return {"auxiliary": self.bottom.w[:own].clone(), "client": self.bottom.w[own:].clone()}
+            gradients = self.local_step(turn.step, FIRST + e, batch, open_top)
+            assert gradients.bottom is not None
+            self.bottom.step(gradients.bottom.cpu(), optimizer)
+        return {"auxiliary": self.bottom.w[:head].clone(), "client": self.bottom.w[head:].clone()}
 
 
 class AloneServer(SplitServer):
@@ -98,22 +98,22 @@ class AloneServer(SplitServer):
 
     def offer(self, message: Message) -> dict[str, Tensor]:
         """Return the common weights."""
-        own = self.model.layout.cut(0)
-        return {"auxiliary": self.kept[:own], "client": self.kept[own:]}
+        head = self.model.layout.cut(0)
+        return {"auxiliary": self.kept[:head], "client": self.kept[head:]}
 
-    def take_gradient(self, turn: Turn, found: Gradients) -> dict[str, Tensor]:
+    def take_gradient(self, turn: Turn, gradients: Gradients) -> dict[str, Tensor]:
         """Move the top at once, and say nothing."""
         if turn.before is None:
             turn.before = self.top.copy()
-        self.top.step(found.flat.cpu(), self.setting.top_optimizer)
+        self.top.step(gradients.flat.cpu(), self.setting.top_optimizer)
         self.load_top()
         return {}
 
     def take_result(self, message: Message, turn: Turn) -> dict[str, Tensor]:
         """Return the client's weights."""
         message.only("auxiliary", "client")
-        own = self.model.layout.cut(0)
-        sizes = {"auxiliary": own, "client": len(self.kept) - own}
+        head = self.model.layout.cut(0)
+        sizes = {"auxiliary": head, "client": len(self.kept) - head}
         return {name: message.tensor(name, (size,)) for name, size in sizes.items()}
 
     def close(self, done: list[Turn]) -> None:

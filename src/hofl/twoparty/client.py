@@ -86,7 +86,7 @@ class SplitClient(ABC):
 
     @property
     def held(self) -> int:
-        """Steps that the client's bottom has taken; 0 where it gets it anew in every step."""
+        """Steps that the client's bottom has taken; 0 where every step brings a new one."""
         return 0
 
     def take_turn(self, step: int, channel: Channel) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hofl.core.errors import HoflError, printable
 from hofl.core.wire import pack_message, unpack_message
-from hofl.twoparty.ledger import Category, Ledger
+from hofl.twoparty.ledger import ByteLedger, Category
 
 Shape = tuple[int | None, ...]
 """Sizes by dimension; None is any."""
@@ -69,21 +69,21 @@ class Message:
 
     def tensor(self, name: str, shape: Shape, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return a tensor of this shape and type with finite values; refuse any other."""
-        found = self.tensors.get(name)
-        if found is None:
+        value = self.tensors.get(name)
+        if value is None:
             raise MessageRefused(f"{self.kind} lacks {name}")
-        fits = len(found.shape) == len(shape) and all(
-            want is None or want == got for want, got in zip(shape, found.shape, strict=True)
+        fits = len(value.shape) == len(shape) and all(
+            want is None or want == got for want, got in zip(shape, value.shape, strict=True)
         )
-        if not fits or found.dtype != dtype:
-            kind = str(found.dtype).removeprefix("torch.")
+        if not fits or value.dtype != dtype:
+            kind = str(value.dtype).removeprefix("torch.")
             raise MessageRefused(
-                f"{name} is {kind} {tuple(found.shape)}, expected "
+                f"{name} is {kind} {tuple(value.shape)}, expected "
                 f"{str(dtype).removeprefix('torch.')} {shape}"
             )
-        if dtype.is_floating_point and not torch.isfinite(found).all():
+        if dtype.is_floating_point and not torch.isfinite(value).all():
             raise MessageRefused(f"{name} holds values that are not finite")
-        return found
+        return value
 
     def only(self, *names: str) -> None:
         """Refuse tensors beside these."""
@@ -131,7 +131,7 @@ DOWN = {
 }
 
 
-def note(ledger: Ledger, message: Message, data: bytes) -> None:
+def note(ledger: ByteLedger, message: Message, data: bytes) -> None:
     """Enter a message with its bytes into the ledger."""
     table, rest = (
         (UP, Category.FRAMING_UP)

@@ -34,7 +34,7 @@ class Category(StrEnum):
 
 
 @dataclass
-class Ledger:
+class ByteLedger:
     """Bytes and numbers of tensors by category."""
 
     bytes: Counter[Category] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class Ledger:
         """Bytes that clients were sent."""
         return sum(self.bytes.values()) - self.up
 
-    def add(self, other: "Ledger") -> None:
+    def add(self, other: "ByteLedger") -> None:
         """Take in another ledger."""
         self.bytes.update(other.bytes)
         self.counts.update(other.counts)
@@ -70,7 +70,7 @@ class Ledger:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Mapping[str, int]]) -> "Ledger":
+    def from_json(cls, values: Mapping[str, Mapping[str, int]]) -> "ByteLedger":
         """Read :meth:`to_json`."""
         ledger = cls()
         for name, entry in values.items():

@@ -27,7 +27,7 @@ CALL, OVER, STOP, REFUSED = "call", "over", "stop", "refused"
 """Kinds of messages around those of a turn: its start, its end, the run's end, a refusal."""
 
 
-class LinkLost(HoflError):
+class PeerLost(HoflError):
     """The other process is gone, silent for too long, or sends what is not a message."""
 
 
@@ -55,7 +55,7 @@ class Link:
                 timeout=self._deadline,
             )
         except RuntimeError as error:
-            raise LinkLost(f"the processes did not find each other: {reason_of(error)}") from None
+            raise PeerLost(f"the processes did not find each other: {reason_of(error)}") from None
 
     def send(self, data: bytes, to: int) -> None:
         """Send a message."""
@@ -70,7 +70,7 @@ class Link:
         self._trying(source, lambda: dist.irecv(length, source), patience or self._deadline)
         size = int(length)
         if not 0 < size <= self._most:
-            raise LinkLost(f"{_name(source)} announced {size} bytes, allowed are 1..{self._most}")
+            raise PeerLost(f"{_name(source)} announced {size} bytes, allowed are 1..{self._most}")
         data = torch.empty(size, dtype=torch.uint8)
         self._trying(source, lambda: dist.irecv(data, source), self._deadline)
         return _bytes(data)
@@ -89,7 +89,7 @@ class Link:
             if "Timed out" in reason or "timeout" in reason.lower():
                 seconds = patience.total_seconds()
                 reason = f"no answer within {seconds:g} s (server.deadline)"
-            raise LinkLost(f"lost {_name(rank)}: {reason}") from None
+            raise PeerLost(f"lost {_name(rank)}: {reason}") from None
 
 
 def _bytes(data: Tensor) -> bytes:
@@ -118,7 +118,7 @@ class LinkedServer:
 class LinkedClients:
     """The engine of a server whose clients are in other processes; client i in 1 + i mod n.
 
-    A message that is refused ends the client's turn, and the step goes on without it. One that
+    A message that is refused ends the client's turn, and the step continues without it. One that
     cannot even be received ends the run: nobody could say where the next one starts.
 
     Args:
@@ -142,7 +142,7 @@ class LinkedClients:
                 if message_kind(data, MessageRefused) == OVER:
                     return refusal or self._ended(Message.from_bytes(data, OVER, step, client))
                 if refusal is not None:
-                    raise LinkLost(f"{_name(rank)} went on after it was refused: {refusal}")
+                    raise PeerLost(f"{_name(rank)} went on after it was refused: {refusal}")
                 answer = self._server.answer(client, data)
             except MessageRefused as error:
                 refusal = reason_of(error)

@@ -25,7 +25,7 @@ from hofl.twoparty.training import train
 
 @dataclass(frozen=True)
 class Job:
-    """What every process of a run is told.
+    """What every process of a run is given.
 
     Args:
         path: the run's folder.

@@ -40,8 +40,8 @@ class Segment:
     def tensors(self) -> dict[str, Tensor]:
         """Return all of it as tensors, for a checkpoint."""
         decays = torch.tensor([self.moments.decay1, self.moments.decay2], dtype=torch.float64)
-        found = {"w": self.w, "m": self.moments.m, "v": self.moments.v, "decays": decays}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        parts = {"w": self.w, "m": self.moments.m, "v": self.moments.v, "decays": decays}
+        return {name: tensor for name, tensor in parts.items() if tensor is not None}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Segment":

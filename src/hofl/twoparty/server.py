@@ -18,7 +18,7 @@ from hofl.local.top import Gradients, LocalTop
 from hofl.models.split import SplitModel
 from hofl.twoparty.exchange import Message, MessageRefused, note
 from hofl.twoparty.labels import batch_from
-from hofl.twoparty.ledger import Ledger
+from hofl.twoparty.ledger import ByteLedger
 from hofl.twoparty.segment import Segment
 from hofl.twoparty.setting import Setting
 
@@ -61,7 +61,7 @@ class SplitServer(ABC):
         self.top = Segment.start(model.w[cut:].cpu(), setting.top_optimizer)
         self.kept = self.start()
         self.step = 0
-        self.ledger = Ledger()
+        self.ledger = ByteLedger()
         self._turns: dict[int, Turn] = {}
 
     @abstractmethod
@@ -73,8 +73,8 @@ class SplitServer(ABC):
         """Return what a client starts from."""
 
     @abstractmethod
-    def take_gradient(self, turn: Turn, found: Gradients) -> dict[str, Tensor]:
-        """Take in the top's gradient at a client's batch; return what the client is told."""
+    def take_gradient(self, turn: Turn, gradients: Gradients) -> dict[str, Tensor]:
+        """Take in the top's gradient at a client's batch; return what the client is sent."""
 
     @abstractmethod
     def take_result(self, message: Message, turn: Turn) -> dict[str, Tensor]:
@@ -90,7 +90,7 @@ class SplitServer(ABC):
 
     def begin(self, cohort: Sequence[int]) -> None:
         """Open step t for a cohort."""
-        self.ledger, self._turns = Ledger(), {client: Turn() for client in cohort}
+        self.ledger, self._turns = ByteLedger(), {client: Turn() for client in cohort}
         self.load_top()
 
     def load_top(self) -> None:
@@ -187,10 +187,10 @@ class SplitServer(ABC):
         z, batch = batch_from(message, width, words)
         z, batch = z.to(model.device, model.compute_dtype), batch.to(model.device)
         turn.top = LocalTop(model, model.inputs(batch.texts), batch, self.setting.boundary)
-        found = turn.top.gradients(z, to_boundary=self.setting.gives_delta)
-        turn.losses.append(found.value.item())
+        gradients = turn.top.gradients(z, to_boundary=self.setting.gives_delta)
+        turn.losses.append(gradients.value.item())
         turn.examples += batch.examples
-        return Message("feedback", self.step, message.client, self.take_gradient(turn, found))
+        return Message("feedback", self.step, message.client, self.take_gradient(turn, gradients))
 
     def _result(self, message: Message, turn: Turn) -> Message:
         turn.result = self.take_result(message, turn)

@@ -66,8 +66,8 @@ class Setting:
 
     def directions(self, layout: Layout, step: int, client: int) -> Directions:
         """Make the directions of a step: the cohort's, or one client's own."""
-        own = 0 if self.workflow.shares_directions else client + 1
+        stream = 0 if self.workflow.shares_directions else client + 1
         part = self.rule.directions
-        key = DirectionKey(self.seed, step, own)
+        key = DirectionKey(self.seed, step, stream)
         made: Directions = part.made_by(DIRECTIONS[part.name].make, key, layout, {})
         return made

@@ -112,13 +112,13 @@ class SharedServer(SplitServer):
             raise MessageRefused(f"held is {printable(repr(held))}, not in 0..{self.step}")
         return {"keys": torch.arange(held, self.step), "scalars": self.kept[held:]}
 
-    def take_gradient(self, turn: Turn, found: Gradients) -> dict[str, Tensor]:
+    def take_gradient(self, turn: Turn, gradients: Gradients) -> dict[str, Tensor]:
         """Keep the gradient for the end of the step; return loss and delta."""
         if turn.gradient is not None:
             raise MessageRefused("a second batch in one step")
-        turn.gradient = found.flat
-        loss = {"loss": found.value.reshape(1).float().cpu()}
-        return loss if found.delta is None else {**loss, "delta": on_the_wire(found.delta)}
+        turn.gradient = gradients.flat
+        loss = {"loss": gradients.value.reshape(1).float().cpu()}
+        return loss if gradients.delta is None else {**loss, "delta": on_the_wire(gradients.delta)}
 
     def take_result(self, message: Message, turn: Turn) -> dict[str, Tensor]:
         """Return the scalars."""

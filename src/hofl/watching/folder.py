@@ -52,16 +52,16 @@ class Watched:
         standings = self.standings(now)
         progress = [
             {
-                "name": one.name,
-                "state": one.state,
-                "rounds": one.rounds,
-                "of": one.cell.rounds,
-                "left": one.left,
-                "reason": one.reason,
+                "name": standing.name,
+                "state": standing.state,
+                "rounds": standing.rounds,
+                "of": standing.cell.rounds,
+                "left": standing.left,
+                "reason": standing.reason,
             }
-            for one in standings
+            for standing in standings
         ]
-        report = contents([one.cell for one in standings], self.title)
+        report = contents([standing.cell for standing in standings], self.title)
         return {**report, "progress": progress, "left": all_left(standings)}
 
     def _cell(self, path: Path, label: str, seed: int | None) -> Cell:
@@ -78,11 +78,11 @@ def _holds_runs(path: Path) -> bool:
 
 
 def _stamp(path: Path) -> Stamp:
-    found: list[tuple[int, int] | None] = []
+    stamp: list[tuple[int, int] | None] = []
     for name in FILES:
         try:
             status = (path / name).stat()
-            found.append((status.st_mtime_ns, status.st_size))
+            stamp.append((status.st_mtime_ns, status.st_size))
         except OSError:
-            found.append(None)
-    return tuple(found)
+            stamp.append(None)
+    return tuple(stamp)

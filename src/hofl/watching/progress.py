@@ -87,18 +87,22 @@ def all_left(standings: Sequence[Standing]) -> float | None:
 
     What waits takes as long as the mean of what is known, as many at a time as run now.
     """
-    running = [one for one in standings if one.state == "running"]
-    lefts = [one.left for one in running if one.left is not None]
+    running = [standing for standing in standings if standing.state == "running"]
+    lefts = [standing.left for standing in running if standing.left is not None]
     if not running or len(lefts) < len(running):
         return None
-    known = [_whole(one.cell, one.left or 0.0) for one in standings if one.rounds]
-    waiting = sum(one.state in ("waiting", "stopped") for one in standings)
+    known = [
+        _whole(standing.cell, standing.left or 0.0) for standing in standings if standing.rounds
+    ]
+    waiting = sum(standing.state in ("waiting", "stopped") for standing in standings)
     return max(max(lefts), (sum(lefts) + waiting * fmean(known)) / len(running))
 
 
 def is_over(standings: Sequence[Standing]) -> bool:
     """Return whether nothing more is to be expected."""
-    return bool(standings) and all(one.state in ("finished", "failed") for one in standings)
+    return bool(standings) and all(
+        standing.state in ("finished", "failed") for standing in standings
+    )
 
 
 def _took(record: RoundRecord) -> float:

@@ -144,5 +144,5 @@ class _Handler(BaseHTTPRequestHandler):
 def _mark(values: Mapping[str, Any]) -> str:
     """Return a digest of what is shown; estimates of time pass, and are not news."""
     lasting = {key: value for key, value in values.items() if key != "left"}
-    lasting["progress"] = [{**one, "left": None} for one in values.get("progress", ())]
+    lasting["progress"] = [{**entry, "left": None} for entry in values.get("progress", ())]
     return hashlib.sha256(embedded(lasting).encode()).hexdigest()[:16]

@@ -113,8 +113,8 @@ def register(home: Path, key: Path) -> str:
         if "already" not in str(error):
             raise
         return ""
-    found = re.search(r'"node-id": *"?(\d+)', printed)
-    return "" if found is None else found[1]
+    number = re.search(r'"node-id": *"?(\d+)', printed)
+    return "" if number is None else number[1]
 
 
 def unregister(home: Path, node: str) -> None:
