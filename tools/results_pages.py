@@ -36,6 +36,8 @@ def interval(found: Data | None, scale: float = 1.0, digits: int = 2) -> str:
     """A paired difference with its 95 % interval."""
     if found is None:
         return "-"
+    if found["low"] is None:
+        return f"{scale * found['mean']:+.{digits}f} in every seed"
     values = [scale * found[key] for key in ("mean", "low", "high")]
     mean, low, high = (f"{value:+.{digits}f}" for value in values)
     return f"{mean} [{low}, {high}]"
@@ -91,7 +93,7 @@ def verdict(group: Data) -> str:
     """What the zeroth-order bottom adds to the frozen control, with its interval."""
     row = next((row for row in group["rows"] if row["label"] == HYBRID_LABEL), None)
     pair = row["against"].get(FROZEN_LABEL) if row else None
-    if not pair or pair["loss"] is None:
+    if not pair or pair["loss"] is None or pair["loss"]["low"] is None:
         return wrapped(
             "**What the zeroth-order bottom adds to the frozen control** cannot be said yet: that "
             "takes two finished seeds of both."

@@ -46,9 +46,15 @@ def _row(row: Row, group: Group, target: float | None) -> dict[str, Any]:
 
 
 def plain_difference(found: Difference | None) -> dict[str, Any] | None:
-    """Return a difference with its interval as plain values."""
+    """Return a difference with its interval as plain values.
+
+    Scores are counts of a few hundred examples: two seeds that differ by the same count are luck,
+    and no measure of it. Then there is no interval.
+    """
     if found is None:
         return None
+    if found.error == 0:
+        return {"mean": found.mean, "low": None, "high": None, "p_value": None}
     low, high = found.interval(LEVEL)
     return {"mean": found.mean, "low": low, "high": high, "p_value": found.two_sided}
 

@@ -239,12 +239,13 @@ function scores(group, number) {
   const body = group.rows.map((row) => {
     const done = finished(row).length;
     const gap = row.chosen === false ? null : row.difference;
-    const sure = gap && (gap.low > 0 || gap.high < 0);
+    const known = gap && gap.low !== null;
+    const sure = known && (gap.low > 0 || gap.high < 0);
     const cells = [
       done === row.cells.length ? String(done) : `${done} of ${row.cells.length}`,
       spread(row.measures.score, percent),
-      gap ? `${gap.mean >= 0 ? "+" : ""}${percent(gap.mean)} [${percent(gap.low)}, ${percent(gap.high)}]${sure ? " *" : ""}` : "-",
-      gap ? (gap.p_value < 0.001 ? "< 0.001" : gap.p_value.toFixed(3)) : "-",
+      gap ? `${gap.mean >= 0 ? "+" : ""}${percent(gap.mean)}${known ? ` [${percent(gap.low)}, ${percent(gap.high)}]${sure ? " *" : ""}` : " in every seed"}` : "-",
+      known ? (gap.p_value < 0.001 ? "< 0.001" : gap.p_value.toFixed(3)) : "-",
       spread(row.measures.loss, (v) => v.toFixed(4)),
       ...more.map((key) => spread(row.measures[key], SHOW[key])),
       ...costs.map((key) => (row.measures[key] ? SHOW[key](row.measures[key].mean) : "-")),
