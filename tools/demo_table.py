@@ -92,8 +92,8 @@ def table(facts: Facts) -> Iterator[str]:
     if made["git"] is None:
         origin = "rows of an earlier version, to be taken anew"
     yield textwrap.fill(
-        f"(`make demo`, then `python tools/demo_table.py`; {origin}. Memory is that of the smallest "
-        f"and the largest device; {show_bytes(facts['weight_bytes'])} of it are the FP32 weights.)",
+        f"(`make demo`, then `python tools/demo_table.py`; {origin}. Memory is that of the "
+        f"smallest and the largest device; {show_bytes(facts['weight_bytes'])} of it are the FP32 weights.)",
         110,
         break_long_words=False,
         break_on_hyphens=False,

@@ -187,6 +187,23 @@ def test_nothing_runs_over_the_edge_and_text_can_be_read(
     assert tab.complaints == []
 
 
+def test_long_names_fit_a_phone_and_ticks_are_round(tab: Browser, tmp_path: Path) -> None:
+    """A grid's labels are long, and a run is chosen by one; numbers stay in sight beside them."""
+    for rate in (0.0125, 0.0375):
+        options = {"name": "frozen-bottom", "optimizer": {"lr": rate, "weight_decay": rate}}
+        write_run(tmp_path / f"run-{rate}", "frozen-bottom", 5, method=options)
+    write_report([tmp_path], tmp_path / "r.html")
+    tab.open(tmp_path / "r.html", 360)
+    longest = tab.run("document.querySelector('#participation option').textContent")
+    assert len(longest) > 40
+    assert tab.run("document.documentElement.scrollWidth") <= 360
+    assert tab.run("document.querySelector('.scores th[scope=row]').offsetWidth") < 220
+    tab.open(tmp_path / "r.html", 1200)
+    ticks = tab.run("""[...document.querySelectorAll("#memory svg [aria-label*='x-axis tick label'] text")]
+        .map(tick => tick.textContent)""")
+    assert ticks == [f"{size} MiB" for size in range(0, 801, 200)]
+
+
 def contrast(first: str, second: str) -> float:
     """The ratio of the Web Content Accessibility Guidelines, of colours such as rgb(1, 2, 3)."""
 

@@ -18,8 +18,9 @@ const finished = (row) => {
   return [...seeds.values()];
 };
 const percent = (value, digits = 2) => (100 * value).toFixed(digits);
+const UNITS = ["B", "KiB", "MiB", "GiB"];
 const bytes = (value) => {
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+  for (const unit of UNITS) {
     if (Math.abs(value) < 1024 || unit === "GiB") return `${unit === "B" ? value : value.toFixed(value < 10 ? 2 : 1)} ${unit}`;
     value /= 1024;
   }
@@ -59,8 +60,9 @@ const entries = (data) => shownRows(data).map((row) => ({ name: row.name, colour
 const scale = () => ({ type: "ordinal", domain: rows.map((row) => row.name), range: rows.map((row) => row.colour) });
 /* Ticks at round numbers; of bytes, at round numbers of their unit. */
 function byteTicks(low, high, count) {
-  const unit = 1024 ** Math.max(0, Math.min(3, Math.floor(Math.log2(Math.max(high, 1)) / 10)));
-  return { ticks: d3.ticks(low / unit, high / unit, count).map((value) => value * unit), tickFormat: bytes };
+  const power = Math.max(0, Math.min(3, Math.floor(Math.log2(Math.max(high, 1)) / 10)));
+  const unit = 1024 ** power;
+  return { ticks: d3.ticks(low / unit, high / unit, count).map((value) => value * unit), tickFormat: (value) => `${d3.format("~r")(value / unit)} ${UNITS[power]}` };
 }
 function axis(key, data, width) {
   const [low, high] = d3.extent(data, (point) => point.x);
