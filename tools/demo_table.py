@@ -93,7 +93,8 @@ def table(facts: Facts) -> Iterator[str]:
         origin = "rows of an earlier version, to be taken anew"
     yield textwrap.fill(
         f"(`make demo`, then `python tools/demo_table.py`; {origin}. Memory is that of the "
-        f"smallest and the largest device; {show_bytes(facts['weight_bytes'])} of it are the FP32 weights.)",
+        "smallest and the largest device; "
+        f"{show_bytes(facts['weight_bytes'])} of it are the FP32 weights.)",
         110,
         break_long_words=False,
         break_on_hyphens=False,

@@ -55,13 +55,14 @@ def against(row: Row, group: Group) -> Facts:
 
 
 def cell_facts(cell: Cell) -> Facts:
-    """A run in a few numbers: its state, its curve, its digest."""
+    """A run in a few numbers: its state, its curve, its peaks by boundary, its digest."""
     return {
         "seed": cell.seed,
         "state": cell.state,
         "problem": cell.problem,
         "digest": cell.digest if cell.config else "",
         "final": final_scores(cell),
+        "peaks": cell.summary.peak_by_boundary if cell.summary else {},
         "curve": list(curve(cell)),
     }
 

@@ -199,8 +199,8 @@ def test_long_names_fit_a_phone_and_ticks_are_round(tab: Browser, tmp_path: Path
     assert tab.run("document.documentElement.scrollWidth") <= 360
     assert tab.run("document.querySelector('.scores th[scope=row]').offsetWidth") < 220
     tab.open(tmp_path / "r.html", 1200)
-    ticks = tab.run("""[...document.querySelectorAll("#memory svg [aria-label*='x-axis tick label'] text")]
-        .map(tick => tick.textContent)""")
+    labels = "#memory svg [aria-label*='x-axis tick label'] text"
+    ticks = tab.run(f"""[...document.querySelectorAll("{labels}")].map(one => one.textContent)""")
     assert ticks == [f"{size} MiB" for size in range(0, 801, 200)]
 
 
