@@ -102,6 +102,7 @@ def test_rounds_of_the_ablations_keep_their_proportions() -> None:
     (block,) = scaled(STUDY["ablations"], Scale(20, (42,), 100))
     rounds = {label: config.rounds for label, config in block.configs().items()}
     assert (rounds["default"], rounds["E = 1"], rounds["E = 10"]) == (20, 100, 10)
+    assert block.base.name == "OPT-125M, SST-2, scaled", "reports show the name"
     optimizers = [config.method.optimizer for config in block.configs().values()]
     assert all(isinstance(one, dict) and one["lr"] == 1e-3 for one in optimizers)
 

@@ -31,6 +31,8 @@ def show_table(console: Console, groups: Sequence[Group], target: float | None =
             more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
             named = ", ".join(keys[:SHOWN])
             say(console, f"not comparable with the rows above ({named}{more} differ):", "yellow")
+        if group.name:
+            say(console, group.name, "bold")
         _print(console, *_scores(group))
         if len(group.standing) > 1:
             say(console, f"apart: from {group.reference.label}, paired by seed")

@@ -23,6 +23,8 @@ from hofl.paper.studies import Block
 
 SHARE = 0.9
 """Of a budget that is planned; the rest is for what a probe cannot see, such as other load."""
+SCALED = "scaled"
+"""Ends the name of every smaller run, which reports show."""
 ENOUGH_ROUNDS = 20
 """A seed is given up rather than train fewer rounds than this."""
 FEWEST_ROUNDS = 2
@@ -110,6 +112,7 @@ def scaled(blocks: Sequence[Block], scale: Scale) -> tuple[Block, ...]:
             changes.append(f"evaluation.examples={scale.examples}")
         arms = tuple(_rescaled(arm, scale.rounds / full) for arm in block.arms)
         base = with_threads(changed(block.base, changes), cells)
+        base = base.model_copy(update={"name": f"{base.name}, {SCALED}"})
         found.append(replace(block, base=base, arms=arms, seeds=scale.seeds))
     return tuple(found)
 
@@ -231,7 +234,7 @@ def _differences(paper: Sequence[Block], small: Sequence[Block]) -> Iterator[str
     for block in small:
         before, after = (_flat(b) for b in (by_name[block.name], block))
         for key in dict.fromkeys([*before, *after]):
-            if before.get(key) != after.get(key) and key != "engine.threads":
+            if before.get(key) != after.get(key) and key not in ("name", "engine.threads"):
                 old = before.get(key, "all" if key == "evaluation.examples" else "unset")
                 old = "all" if key == "evaluation.examples" and not old else old
                 yield f"{key}: {_shown(old)} -> {_shown(after.get(key, 'unset'))}"

@@ -18,6 +18,7 @@ def plain_table(groups: Sequence[Group], target: float | None = None) -> dict[st
         "level": LEVEL,
         "groups": [
             {
+                "name": group.name,
                 "differs": {key: list(pair) for key, pair in group.differs.items()},
                 "reference": group.reference.label,
                 "rows": [_row(row, group, target) for row in group.rows],

@@ -259,7 +259,7 @@ function scores(group, number) {
   const problems = group.rows.flatMap((row) => row.cells.filter((cell) => cell.state !== "finished").map((cell) =>
     element("li", { class: cell.state === "failed" ? "bad" : "soft" }, `${row.label}, seed ${cell.seed}: ${cell.state}`
       + (cell.problem ? `: ${cell.problem}` : cell.state === "unfinished" ? `, ${cell.rounds} of ${cell.of} rounds` : ""))));
-  return element("section", {}, element("h3", {}, contents.groups.length > 1 ? `Table ${number + 1}` : "Table"),
+  return element("section", {}, element("h3", {}, [contents.groups.length > 1 ? `Table ${number + 1}` : "Table", group.name].filter(Boolean).join(": ")),
     differs.length ? element("p", { class: "bad" }, `Not comparable with table 1 (${differs.join("; ")}).`) : null,
     element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table ${number + 1}` },
       element("table", { class: "scores" }, element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))), element("tbody", {}, ...body))),
