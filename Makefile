@@ -71,6 +71,7 @@ bench: setup
 # The pages of docs/results, from the comparisons in runs/results that are there.
 results: setup
 	$(BIN)/python tools/make_results.py
+	$(BIN)/python tools/demo_table.py
 
 # The documentation as pages in build/site that open from disk; nothing is fetched from a network.
 site: setup

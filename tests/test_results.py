@@ -1,6 +1,7 @@
 """The pages of results: what the committed rows say, with what is missing said plainly."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from make_results import collected
 from results_definitions import DEFINITIONS, FROZEN
-from results_pages import HYBRID_LABEL, PAGES, at_equal, state_of, verdict
+from results_equal import at_equal, equal_table
+from results_pages import HYBRID_LABEL, PAGES, state_of, verdict
 
 import hofl
 from hofl.comparing.plan import arms_of, planned
@@ -83,7 +85,56 @@ def test_rows_at_equal_cost_are_read_where_the_limit_is_reached() -> None:
         ]
     }
     found = dict(at_equal(group, "uplink", 20))
-    assert found == {"thin": "70.00 (round 8)", "thick": "80.00 (round 4)", "none": "-"}
+    assert found == {"thin": "70.00, end", "thick": "80.00†, round 4", "none": "-"}
+    assert dict(at_equal(group, "uplink", 80))["thin"] == "70.00, end at 25 %"
+
+
+def tiers(label: str, score: float, *peaks: dict[int, int]) -> dict[str, Any]:
+    """A row with the peaks of each seed."""
+    cells = [
+        {"state": "finished", "curve": [], "final": {"accuracy": score + 0.01 * k}, "peaks": one}
+        for k, one in enumerate(peaks)
+    ]
+    costs = {"uplink": {"mean": 1}, "compute": {"mean": 1}}
+    return {"label": label, "cells": cells, "measures": costs}
+
+
+def test_memory_is_compared_device_by_device_and_leaner_ways_count() -> None:
+    """Devices have 900, 800 and 700: what HO-FL took at its boundaries."""
+    group = {
+        "rows": [
+            tiers("HO-FL", 0.6, {1: 900, 2: 790, 3: 700}, {1: 890, 2: 800, 3: 600}),
+            tiers("frozen", 0.5, {1: 800, 2: 700, 3: 600}),
+            tiers("exact", 0.7, {1: 950, 2: 700, 3: 600}),
+            tiers("whole", 0.8, {0: 840}),
+            tiers("lean", 0.85, {0: 1400}, {0: 1300}),
+            tiers("pure", 0.4, {4: 500}),
+        ]
+    }
+    leaner = {"rows": [tiers("lean", 0.84, {0: 650}), tiers("whole", 0.8, {0: 750})]}
+    lines = list(equal_table(group, leaner, "HO-FL", "HO-FL"))
+    found = {line.split(" | ")[0][2:]: line.split(" | ")[-1][:-2] for line in lines[2:]}
+    assert found == {
+        "HO-FL": "60.50 (0.71)",
+        "frozen": "50.00",
+        "exact": "does not fit: 2 of 3 tiers, 1.06 times the memory",
+        "whole": "does not fit: 1 of 3 tiers, 1.20 times the memory",
+        "lean": "84.00, blocks run again",
+        "pure": "40.00",
+    }
+
+
+def test_the_page_on_memory_states_the_planned_figure() -> None:
+    """Its table is typed: every number in it is one of the committed file, rounded."""
+    facts = json.loads((ROOT / "docs" / "results" / "data" / "memory.json").read_text())
+    known = {f"{row['paper']:.2f}" for row in facts["beside"]}
+    known |= {f"{row['here']:.2f}" for row in facts["beside"]}
+    known |= {f"{demand['expected']:.2f}" for demand in facts["demands"]}
+    text = (ROOT / "docs" / "memory.md").read_text()
+    body = text[text.index("| | paper, GiB | predicted") : text.index("`hofl paper memory` prints")]
+    stated = set(re.findall(r"(?<!beta )\b\d+\.\d\d\b", body))
+    assert len(stated) > 10
+    assert stated <= known
 
 
 def test_without_runs_every_page_says_so() -> None:

@@ -56,7 +56,7 @@ def against(row: Row, group: Group) -> Facts:
 
 
 def cell_facts(cell: Cell) -> Facts:
-    """A run in a few numbers: its state, its curve, its digest."""
+    """A run in a few numbers: its state, its curve, its peaks by boundary, its digest."""
     return {
         "seed": cell.seed,
         "state": cell.state,

@@ -66,6 +66,14 @@ DEFINITIONS = (
         "sst2-stories15m", "Methods on SST-2, stories15M", "sst2-stories15m.toml", SST2, FIVE
     ),
     Definition(
+        "sst2-stories15m-lean",
+        "FedAvg and FedProx in less memory (blocks run again), stories15M",
+        "sst2-stories15m.toml",
+        ("fedavg", "fedprox"),
+        THREE,
+        changes=("engine.checkpoint=1",),
+    ),
+    Definition(
         "sst2-smollm2", "Methods on SST-2, SmolLM2-135M", "sst2-smollm2.toml", SST2_LARGER, THREE
     ),
     Definition(

@@ -2,10 +2,10 @@
 
 import textwrap
 from collections.abc import Callable, Iterator
-from statistics import fmean
 from typing import Any
 
 from results_definitions import DEFINITIONS, FROZEN, HYBRID, Definition
+from results_equal import PART, equal_table
 
 from hofl.core.sizes import show_bytes
 
@@ -13,6 +13,14 @@ Data = dict[str, Any]
 HEAD = "<!-- Written by tools/make_results.py (make results): change that, or run more. -->"
 FROZEN_LABEL = FROZEN
 HYBRID_LABEL = HYBRID.replace(":", " ")
+EQUAL = (
+    "What each method reaches with what HO-FL (beta = 0.75) spent in all, mean (sample SD) over "
+    f"seeds. Uplink and compute: the last evaluated round within the limit; {PART} is before the "
+    "run's end, on a fixed part of the test set, and 'end at 13 %' is a run that was over with "
+    "that share of the limit. Memory: each tier of devices has what HO-FL took there; a method "
+    "that takes more on a tier cannot be run by those devices, unless in a leaner way: 'blocks "
+    "run again' (`engine.checkpoint`) has the same gradients and half as many block passes again."
+)
 BY_NAME = {definition.name: definition for definition in DEFINITIONS}
 
 
@@ -36,6 +44,8 @@ def interval(found: Data | None, scale: float = 1.0, digits: int = 2) -> str:
     """A paired difference with its 95 % interval."""
     if found is None:
         return "-"
+    if found["low"] is None:
+        return f"{scale * found['mean']:+.{digits}f} in every seed"
     values = [scale * found[key] for key in ("mean", "low", "high")]
     mean, low, high = (f"{value:+.{digits}f}" for value in values)
     return f"{mean} [{low}, {high}]"
@@ -91,7 +101,7 @@ def verdict(group: Data) -> str:
     """What the zeroth-order bottom adds to the frozen control, with its interval."""
     row = next((row for row in group["rows"] if row["label"] == HYBRID_LABEL), None)
     pair = row["against"].get(FROZEN_LABEL) if row else None
-    if not pair or pair["loss"] is None:
+    if not pair or pair["loss"] is None or pair["loss"]["low"] is None:
         return wrapped(
             "**What the zeroth-order bottom adds to the frozen control** cannot be said yet: that "
             "takes two finished seeds of both."
@@ -107,44 +117,6 @@ def verdict(group: Data) -> str:
         f"{interval(pair['score'], 100)} points of accuracy and {interval(loss, 1, 4)} of test "
         f"loss (95 % intervals, paired by seed). {ending}"
     )
-
-
-def at_equal(group: Data, key: str, limit: float) -> Iterator[tuple[str, str]]:
-    """Each row's score at the last evaluated round within a limit of bytes or block passes."""
-    for row in group["rows"]:
-        scores, rounds = [], []
-        for cell in row["cells"]:
-            points = [p for p in cell["curve"] if p[key] is not None and p[key] <= limit]
-            if cell["state"] == "finished" and points:
-                scores.append(points[-1]["accuracy"])
-                rounds.append(points[-1]["round"])
-        if scores:
-            yield row["label"], f"{100 * fmean(scores):.2f} (round {round(fmean(rounds))})"
-        else:
-            yield row["label"], "-"
-
-
-def equal_table(group: Data) -> Iterator[str]:
-    """All rows at the uplink, at the compute and at the memory of HO-FL."""
-    mine = next((row for row in group["rows"] if row["label"] == HYBRID_LABEL), None)
-    if mine is None or "uplink" not in mine["measures"]:
-        yield "Not available: HO-FL is not finished."
-        return
-    limits = {key: mine["measures"][key]["mean"] for key in ("uplink", "compute", "peak")}
-    columns = [
-        dict(at_equal(group, "uplink", limits["uplink"] * 1.01)),
-        dict(at_equal(group, "passes", limits["compute"] * 1.01)),
-    ]
-    yield "| method | at HO-FL's uplink, % | at HO-FL's compute, % | within HO-FL's client memory |"
-    yield "|---|---|---|---|"
-    for row in group["rows"]:
-        peak = row["measures"].get("peak")
-        fits = "-"
-        if peak is not None:
-            ratio = peak["mean"] / limits["peak"]
-            fits = "yes" if ratio <= 1.001 else f"no, {ratio:.2f} times"
-        label = row["label"]
-        yield f"| {label} | {columns[0][label]} | {columns[1][label]} | {fits} |"
 
 
 def comparison(data: Data, name: str, reference: str) -> Iterator[str]:
@@ -187,14 +159,11 @@ def sst2(data: Data) -> str:
                 + "\n"
             )
             parts.append("### The same at equal cost\n")
-            parts.append(
-                wrapped(
-                    "Scores at the last evaluated round within what HO-FL (beta = 0.75) spent in "
-                    "all; before the end they are of a fixed part of the test set."
-                )
-                + "\n"
-            )
-            parts.append("\n".join(equal_table(group)) + "\n")
+            parts.append(wrapped(EQUAL) + "\n")
+            lean = data.get(f"{name}-lean", {"groups": [None]})["groups"][0]
+            parts.append("\n".join(equal_table(group, lean, HYBRID_LABEL, "HO-FL")) + "\n")
+            if f"{name}-lean" in BY_NAME:
+                parts += comparison(data, f"{name}-lean", "fedavg")
     return "\n".join(parts)
 
 

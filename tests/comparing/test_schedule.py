@@ -131,6 +131,7 @@ def test_memory_decides_how_many_run(killed: Path, monkeypatch: pytest.MonkeyPat
         (["demo", "--out", "/dev/null/x"], "cannot use /dev/null/x"),
         (["demo", "--out", "x", "--seeds", "1,"], "write whole numbers"),
         (["demo", "--out", "x", "--grid", "method.q"], "write key=value,value"),
+        (["demo", "--out", "x", "--grid", "method.q=1,,2"], "a value between commas is empty"),
         (["demo", "--out", "x", "--grid", "method.w=1,2"], "unknown key 'method.w'"),
     ],
 )

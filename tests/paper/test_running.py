@@ -58,6 +58,17 @@ def test_a_scaled_study_is_probed_run_and_set_beside_the_paper(
     assert before == after, "finished runs are kept"
 
 
+def test_a_probe_that_uses_half_of_the_budget_is_stopped_while_it_runs(
+    tiny_study: Block, tmp_path: Path
+) -> None:
+    """No process loads its libraries in half a second."""
+    code, text = run_cli("paper", "ablations", "--budget", "1s", "--out", str(tmp_path / "runs"))
+    assert code == 2
+    assert "half of the budget went to probing up to Tiny, SST-2" in " ".join(text.split())
+    assert "probed Tiny" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_when_the_time_is_up_what_is_left_is_unfinished_not_filled(
     tiny_study: Block, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Smaller versions of the paper's studies: they fit their time, and say what they leave out."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from hofl.core.errors import HoflError
 from hofl.paper.scaling import (
     ENOUGH_ROUNDS,
+    SHARE,
     Pace,
     Scale,
     fitted,
@@ -50,7 +52,7 @@ def seconds(blocks: tuple[Block, ...], found: dict[str, Pace], scale: Scale) -> 
 def test_a_scale_fills_its_time_and_one_more_round_would_not_fit(name: str, budget: float) -> None:
     blocks = STUDY[name]
     found = paces(blocks, start=5.0, step=0.2, example=0.005)
-    scale = fitted(blocks, found, budget, 1)
+    scale = fitted(blocks, found, budget / SHARE, 0.0, 1)
     assert seconds(blocks, found, scale) <= budget
     more = replace(scale, rounds=scale.rounds + 1)
     assert scale.rounds == 160 or seconds(blocks, found, more) > budget
@@ -72,23 +74,35 @@ def test_two_at_a_time_end_when_the_last_of_a_block_does(runs: list[float], ends
 
 def test_evaluation_is_shortened_before_it_takes_over() -> None:
     blocks = STUDY["iid-beta"]
-    quick = fitted(blocks, paces(blocks, 1.0, 0.1, 1e-5), 3600.0, 1)
-    slow = fitted(blocks, paces(blocks, 1.0, 0.1, 0.05), 3600.0, 1)
+    quick = fitted(blocks, paces(blocks, 1.0, 0.1, 1e-5), 3600.0, 0.0, 1)
+    slow = fitted(blocks, paces(blocks, 1.0, 0.1, 0.05), 3600.0, 0.0, 1)
     assert quick.examples == 0
     assert 0 < slow.examples < 872
 
 
-def test_a_budget_that_fits_nothing_is_refused_with_one_that_does() -> None:
+@pytest.mark.parametrize("example", [0.0001, 0.01, 0.5])
+@pytest.mark.parametrize("spent", [0.0, 45.0, 3000.0])
+def test_a_budget_that_fits_nothing_is_refused_with_one_that_does(
+    spent: float, example: float
+) -> None:
+    """The probe's time is part of the named budget, which is the least one in whole minutes."""
     blocks = STUDY["language-tasks"]
-    found = paces(blocks, start=30.0, step=1.0, example=0.01)
-    with pytest.raises(HoflError, match=r"too short: 60 runs of 2 rounds need about \d+ min"):
-        fitted(blocks, found, 60.0, 2)
+    found = paces(blocks, start=30.0, step=1.0, example=example)
+    with pytest.raises(HoflError, match=r"too short for 60 runs of 2 rounds here") as refused:
+        fitted(blocks, found, spent + 60.0, spent, 2)
+    named = re.search(r"--budget (\d+)min", str(refused.value))
+    assert named is not None
+    enough = 60.0 * int(named[1])
+    assert fitted(blocks, found, enough, spent, 2).rounds >= 2
+    with pytest.raises(HoflError, match="too short"):
+        fitted(blocks, found, enough - 60.0, spent, 2)
 
 
 def test_rounds_of_the_ablations_keep_their_proportions() -> None:
     (block,) = scaled(STUDY["ablations"], Scale(20, (42,), 100))
     rounds = {label: config.rounds for label, config in block.configs().items()}
     assert (rounds["default"], rounds["E = 1"], rounds["E = 10"]) == (20, 100, 10)
+    assert block.base.name == "OPT-125M, SST-2, scaled", "reports show the name"
     optimizers = [config.method.optimizer for config in block.configs().values()]
     assert all(isinstance(one, dict) and one["lr"] == 1e-3 for one in optimizers)
 

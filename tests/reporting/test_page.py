@@ -187,6 +187,23 @@ def test_nothing_runs_over_the_edge_and_text_can_be_read(
     assert tab.complaints == []
 
 
+def test_long_names_fit_a_phone_and_ticks_are_round(tab: Browser, tmp_path: Path) -> None:
+    """A grid's labels are long, and a run is chosen by one; numbers stay in sight beside them."""
+    for rate in (0.0125, 0.0375):
+        options = {"name": "frozen-bottom", "optimizer": {"lr": rate, "weight_decay": rate}}
+        write_run(tmp_path / f"run-{rate}", "frozen-bottom", 5, method=options)
+    write_report([tmp_path], tmp_path / "r.html")
+    tab.open(tmp_path / "r.html", 360)
+    longest = tab.run("document.querySelector('#participation option').textContent")
+    assert len(longest) > 40
+    assert tab.run("document.documentElement.scrollWidth") <= 360
+    assert tab.run("document.querySelector('.scores th[scope=row]').offsetWidth") < 220
+    tab.open(tmp_path / "r.html", 1200)
+    labels = "#memory svg [aria-label*='x-axis tick label'] text"
+    ticks = tab.run(f"""[...document.querySelectorAll("{labels}")].map(one => one.textContent)""")
+    assert ticks == [f"{size} MiB" for size in range(0, 801, 200)]
+
+
 def contrast(first: str, second: str) -> float:
     """The ratio of the Web Content Accessibility Guidelines, of colours such as rgb(1, 2, 3)."""
 
@@ -233,6 +250,21 @@ def test_figures_can_be_saved(tab: Browser, report: Path) -> None:
     assert tab.complaints == []
 
 
+def test_a_folder_of_comparisons_is_one_page_with_the_names_of_their_runs(
+    tab: Browser, tmp_path: Path
+) -> None:
+    """As a scaled recipe of the paper leaves them."""
+    cells = '[[cells]]\nname = "default-seed-5"\nlabel = "default"\nseed = 5\n'
+    for block in ("first", "second"):
+        run = tmp_path / "study" / block / "cells" / "default-seed-5"
+        write_run(run, "hofl", 5, name=f"{block}, scaled", task={"max_length": 9 + len(block)})
+        (tmp_path / "study" / block / "comparison.toml").write_text(cells)
+    write_report([tmp_path / "study"], tmp_path / "r.html")
+    tab.open(tmp_path / "r.html")
+    heads = tab.run("[...document.querySelectorAll('#results h3')].map(one => one.textContent)")
+    assert heads == ["Table 1: first, scaled", "Table 2: second, scaled"]
+
+
 @pytest.mark.parametrize(
     ("out", "message"),
     [("r.txt", "end it in .html"), ("no/where/r.html", "is not a folder")],
@@ -242,6 +274,6 @@ def test_a_target_that_cannot_be_written_is_one_line(
 ) -> None:
     with pytest.raises(HoflError, match=message):
         write_report([folder], tmp_path / out)
-    with pytest.raises(HoflError, match="holds no runs"):
+    with pytest.raises(HoflError, match="and holds none"):
         write_report([tmp_path], tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,14 @@ CLIENTS, BLOCKS, ROUNDS = 6, 4, 6
 
 
 def write_run(
-    path: Path, method: str, seed: int, level: float = 0.5, *, rounds: int = ROUNDS, **changes: Any
+    path: Path,
+    method: str,
+    seed: int,
+    /,
+    level: float = 0.5,
+    *,
+    rounds: int = ROUNDS,
+    **changes: Any,
 ) -> Path:
     """Write a run that ends with about this score; with fewer rounds it is unfinished."""
     boundaries = random.Random(seed).sample([1, 1, 2, 2, 3, 3], CLIENTS)

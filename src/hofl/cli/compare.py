@@ -141,4 +141,6 @@ def _grid(items: list[str]) -> dict[str, list[str]]:
         if key in grid:
             raise HoflError(f"--grid {key} is given twice: list all its values once.")
         grid[key] = re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|[^,])+", text)
+        if ",".join(grid[key]) != text:
+            raise HoflError(f"--grid {item!r}: a value between commas is empty.")
     return grid

@@ -201,7 +201,7 @@ def summary_table(summaries: Sequence[RunSummary], names: Sequence[str] = ()) ->
             name,
             _in_table(summary.initial),
             _in_table(summary.final),
-            _range(summary.peak_by_boundary.values()),
+            size_range(summary.peak_by_boundary.values()),
             show_bytes(summary.uplink_bytes),
             show_bytes(summary.downlink_bytes),
             f"{summary.seconds:.0f} s",
@@ -215,7 +215,7 @@ def _in_table(scores: Scores) -> str:
     return f"{100 * headline(scores)[1]:.1f} %{more}"
 
 
-def _range(sizes: Collection[int]) -> str:
+def size_range(sizes: Collection[int]) -> str:
     """Return the smallest and the largest peak of a device."""
     if not sizes:
         return "-"

@@ -267,4 +267,4 @@ def _run(
         spent += f" of {duration(work.budget)}"
     if not whole:
         say(console, f"the time is up; resume with: hofl paper --resume {work.path}", "yellow")
-    say(console, f"{spent}; a page of it: hofl report {work.path}/*/ -o report.html")
+    say(console, f"{spent}; a page of it: hofl report {work.path} -o report.html")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -9,11 +10,15 @@ from hofl.cli.display import say
 from hofl.experiment.records import headline
 from hofl.reporting.measures import MEASURES, Reached
 from hofl.reporting.rows import Group, Row, Spread
-from hofl.reporting.tables import LEVEL
+from hofl.reporting.tables import LEVEL, plain_difference
 
 COSTS = ("peak", "cohort", "uplink", "downlink", "compute", "seconds")
 MORE = {"perplexity": (1, "", 2), "rouge_l": (100, " %", 2)}
 """Scores that only some tasks have: factor, unit and digits."""
+Cells = tuple[list[str], list[list[str]]]
+"""Heads of columns, and rows."""
+GAP, NARROWEST = 2, 8
+"""Characters between columns, and of the narrowest column of labels."""
 SHOWN = 8
 """Differing keys that are named; more are counted."""
 
@@ -26,10 +31,14 @@ def show_table(console: Console, groups: Sequence[Group], target: float | None =
             more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
             named = ", ".join(keys[:SHOWN])
             say(console, f"not comparable with the rows above ({named}{more} differ):", "yellow")
-        console.print(_scores(group))
-        console.print(_costs(group))
+        if group.name:
+            say(console, group.name, "bold")
+        _print(console, *_scores(group))
+        if len(group.standing) > 1:
+            say(console, f"apart: from {group.reference.label}, paired by seed")
+        _print(console, *_costs(group))
         if target is not None:
-            console.print(_reached(group, target))
+            _print(console, *_reached(group, target))
         for row in group.rows:
             for line, style in _missing(row):
                 say(console, f"{row.label}, {line}", style)
@@ -46,48 +55,59 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
         yield f"seed {', '.join(seeds)}: not started", "yellow"
 
 
-def _table(*columns: str) -> Table:
-    table = Table()
-    table.add_column(columns[0], no_wrap=True)
-    for column in columns[1:]:
-        table.add_column(column, justify="right")
-    return table
+def _print(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; where its lines must break, they break between words and cut no number."""
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    texts = [[*column] for column in zip(columns, *rows, strict=True)]
+    if sum(max(map(len, column)) + GAP for column in texts) > console.width:
+        words = [max(len(word) for text in column for word in text.split()) for column in texts]
+        for column, width in zip(table.columns[1:], words[1:], strict=True):
+            column.width = width
+        room = console.width - sum(words[1:]) - GAP * len(texts)
+        table.columns[0].width = max(min(max(map(len, texts[0])), room), NARROWEST)
+        table.columns[0].overflow = "fold"
+    console.print(table)
 
 
-def _scores(group: Group) -> Table:
+def _scores(group: Group) -> Cells:
     metric = next((row.metric for row in group.rows if row.finished), "score").replace("_", " ")
-    level = f"{100 * LEVEL:.0f} %"
-    columns = ["method", "seeds", "before", metric, f"against {group.reference.label}, {level}"]
+    columns = ["method", "seeds", "before, %", f"{metric}, %", f"apart, {100 * LEVEL:.0f} %"]
     held_out = any(row.held_out() is not None for row in group.rows)
     more = {key: form for key, form in MORE.items() if any(row.spread(key) for row in group.rows)}
     columns += ["loss", *(MEASURES[key].title for key in more)]
-    table = _table(*columns, *(["held-out loss"] if held_out else []))
+    columns += ["held-out loss"] if held_out else []
+    rows = []
     for row in group.rows:
-        cells = [_name(row), _seeds(row), _before(row), _spread(row.spread("score"), 100, " %")]
+        cells = [_name(row), _seeds(row), _before(row), _spread(row.spread("score"), 100, "")]
         cells += [_difference(row, group), _spread(row.spread("loss"), 1, "", 4)]
         cells += [_spread(row.spread(key), *form) for key, form in more.items()]
         if held_out:
             loss = row.held_out()
             cells.append("-" if loss is None else f"{loss:.4f}")
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    return columns, rows
 
 
-def _costs(group: Group) -> Table:
-    table = _table("method", *(MEASURES[key].title for key in COSTS))
+def _costs(group: Group) -> Cells:
+    rows = []
     for row in group.rows:
         spreads = [row.spread(key) for key in COSTS]
         shown = (
             "-" if spread is None else MEASURES[key].show(spread.mean)
             for key, spread in zip(COSTS, spreads, strict=True)
         )
-        table.add_row(_name(row), *shown)
-    return table
+        rows.append([_name(row), *shown])
+    return ["method", *(MEASURES[key].title for key in COSTS)], rows
 
 
-def _reached(group: Group, target: float) -> Table:
+def _reached(group: Group, target: float) -> Cells:
     """Return means over the seeds that reached the target, and how many did."""
-    table = _table("method", f"reached {100 * target:g} %", "rounds", "uplink", "training time")
+    columns = ["method", f"reached {100 * target:g} %", "rounds", "uplink", "training time"]
+    rows = []
     for row in group.rows:
         moments = row.reached(target)
         there: list[Reached] = [moment for moment in moments if moment is not None]
@@ -99,8 +119,8 @@ def _reached(group: Group, target: float) -> Table:
                 MEASURES["uplink"].show(sum(moment.uplink_bytes for moment in there) / count),
                 MEASURES["seconds"].show(sum(moment.seconds for moment in there) / count),
             ]
-        table.add_row(_name(row), f"{len(there)} of {len(moments)}", *means)
-    return table
+        rows.append([_name(row), f"{len(there)} of {len(moments)}", *means])
+    return columns, rows
 
 
 def _name(row: Row) -> str:
@@ -114,7 +134,7 @@ def _seeds(row: Row) -> str:
 
 def _before(row: Row) -> str:
     firsts = [headline(cell.summary.initial)[1] for cell in row.finished if cell.summary]
-    return _spread(Spread.of(firsts), 100, " %")
+    return _spread(Spread.of(firsts), 100, "")
 
 
 def _spread(spread: Spread | None, scale: float, unit: str, digits: int = 2) -> str:
@@ -127,8 +147,9 @@ def _spread(spread: Spread | None, scale: float, unit: str, digits: int = 2) -> 
 
 
 def _difference(row: Row, group: Group) -> str:
-    difference = row.against(group.reference) if row in group.standing else None
-    if difference is None:
+    shown = plain_difference(row.against(group.reference) if row in group.standing else None)
+    if shown is None:
         return "-"
-    low, high = difference.interval(LEVEL)
-    return f"{100 * difference.mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+    if shown["low"] is None:
+        return f"{100 * shown['mean']:+.2f} in every seed"
+    return f"{100 * shown['mean']:+.2f} [{100 * shown['low']:+.2f}, {100 * shown['high']:+.2f}]"

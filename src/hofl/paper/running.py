@@ -23,7 +23,7 @@ from hofl.core.errors import HoflError
 from hofl.core.process import usable_cores
 from hofl.experiment.reuse import check_new
 from hofl.paper.probe import probe
-from hofl.paper.scaling import SHARE, fitted, reductions, scaled, substituted
+from hofl.paper.scaling import fitted, reductions, scaled, substituted
 from hofl.paper.studies import STUDIES, Block
 
 MANIFEST = "paper.json"
@@ -160,23 +160,29 @@ def scaled_work(
     together = at_once or usable_cores()
     paces = {}
     for block in blocks:
+        in_time = partial(_probed_in_time, began + budget / 2, block.name, watch)
         with TemporaryDirectory(prefix="hofl-probe-") as folder:
-            pace = probe(block, Path(folder) / "runs", together, watch)
+            pace = probe(block, Path(folder) / "runs", together, in_time)
         paces[block.name] = pace
         tell(
             f"probed {block.name}: {pace.start:.0f} s to start a run, up to "
             f"{max(pace.rounds.values()):.2f} s a round, {1000 * pace.example:.1f} ms to score an "
             "example"
         )
-        if time.monotonic() - began > budget / 2:
-            raise HoflError(
-                f"half of the budget went to probing up to {block.name}: give a longer --budget "
-                "or a smaller --model."
-            )
-    left = SHARE * budget - (time.monotonic() - began)
-    scale = fitted(blocks, paces, left, together, None if seeds is None else tuple(seeds))
+    spent = time.monotonic() - began
+    scale = fitted(blocks, paces, budget, spent, together, None if seeds is None else tuple(seeds))
     small = scaled(blocks, scale)
     return Work(path, recipe, small, tuple(reductions(paper, small)), budget)
+
+
+def _probed_in_time(until: float, name: str, watch: Watch, progress: Progress) -> None:
+    """Watch a probe; refuse one that leaves less than half of the budget, while it runs."""
+    watch(progress)
+    if time.monotonic() > until:
+        raise HoflError(
+            f"half of the budget went to probing up to {name}: give a longer --budget, a smaller "
+            "--model, or free the machine."
+        )
 
 
 def carry(

@@ -5,6 +5,7 @@ runs of a study get the same rounds, so that its rows stay comparable. The times
 (``hofl.paper.probe``), never from a guess.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from hofl.paper.studies import Block
 
 SHARE = 0.9
 """Of a budget that is planned; the rest is for what a probe cannot see, such as other load."""
+SCALED = "scaled"
+"""Ends the name of every smaller run, which reports show."""
 ENOUGH_ROUNDS = 20
 """A seed is given up rather than train fewer rounds than this."""
 FEWEST_ROUNDS = 2
@@ -109,6 +112,7 @@ def scaled(blocks: Sequence[Block], scale: Scale) -> tuple[Block, ...]:
             changes.append(f"evaluation.examples={scale.examples}")
         arms = tuple(_rescaled(arm, scale.rounds / full) for arm in block.arms)
         base = with_threads(changed(block.base, changes), cells)
+        base = base.model_copy(update={"name": f"{base.name}, {SCALED}"})
         adapted.append(replace(block, base=base, arms=arms, seeds=scale.seeds))
     return tuple(adapted)
 
@@ -126,16 +130,18 @@ def _rescaled(arm: Arm, share: float) -> Arm:
 def fitted(
     blocks: Sequence[Block],
     paces: Mapping[str, Pace],
-    seconds: float,
+    budget: float,
+    spent: float,
     at_once: int,
     seeds: tuple[int, ...] | None = None,
 ) -> Scale:
-    """Return the largest scale whose runs take at most this long.
+    """Return the largest scale whose runs end within ``SHARE`` of a budget.
 
     Args:
         blocks: to be scaled.
         paces: by name of a block.
-        seconds: that are left.
+        budget: seconds in all.
+        spent: seconds of it that have gone to the probe.
         at_once: runs at a time.
         seeds: given; otherwise as many of the study's as leave ``ENOUGH_ROUNDS``.
 
@@ -144,9 +150,12 @@ def fitted(
     """
     offered = seeds or blocks[0].seeds
     least = len(offered) if seeds else 1
-    full = blocks[0].base.rounds
-    for count in range(len(offered), least - 1, -1):
-        examples = _affordable(blocks, paces, seconds * at_once * EVALUATION_SHARE / count)
+    full, seconds = blocks[0].base.rounds, SHARE * budget - spent
+    offers = [
+        (count, _affordable(blocks, paces, seconds * at_once * EVALUATION_SHARE / count))
+        for count in range(len(offered), least - 1, -1)
+    ]
+    for count, examples in [*offers, (least, EXAMPLES[-1])]:
 
         def predicted(rounds: int, count: int = count, examples: int = examples) -> float:
             return prediction(blocks, paces, Scale(rounds, offered[:count], examples), at_once)
@@ -154,11 +163,11 @@ def fitted(
         rounds = bisect_right(range(1, full + 1), seconds, key=predicted)
         if rounds >= min(ENOUGH_ROUNDS, full) or (count == least and rounds >= FEWEST_ROUNDS):
             return Scale(rounds, offered[:count], examples)
-    needed = predicted(FEWEST_ROUNDS) / SHARE
+    needed = (predicted(FEWEST_ROUNDS) + spent) / SHARE
     raise HoflError(
-        f"the budget is too short: {least * sum(len(b.arms) for b in blocks)} runs of "
-        f"{FEWEST_ROUNDS} rounds need about {needed / 60:.0f} min here after the probe. Give a "
-        "longer --budget, fewer --seeds, or a smaller --model."
+        f"the budget is too short for {least * sum(len(b.arms) for b in blocks)} runs of "
+        f"{FEWEST_ROUNDS} rounds here: give at least --budget {math.ceil(needed / 60)}min, fewer "
+        "--seeds, or a smaller --model."
     )
 
 
@@ -225,7 +234,7 @@ def _differences(paper: Sequence[Block], small: Sequence[Block]) -> Iterator[str
     for block in small:
         before, after = (_flat(b) for b in (by_name[block.name], block))
         for key in dict.fromkeys([*before, *after]):
-            if before.get(key) != after.get(key) and key != "engine.threads":
+            if before.get(key) != after.get(key) and key not in ("name", "engine.threads"):
                 old = before.get(key, "all" if key == "evaluation.examples" else "unset")
                 old = "all" if key == "evaluation.examples" and not old else old
                 yield f"{key}: {_shown(old)} -> {_shown(after.get(key, 'unset'))}"

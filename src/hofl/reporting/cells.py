@@ -118,7 +118,7 @@ Read = Callable[[Path, str, int | None], Cell]
 
 
 def read_cells(paths: Sequence[Path], read: Read = read_cell) -> list[Cell]:
-    """Read runs, comparisons, and folders that hold runs.
+    """Read runs, comparisons, and folders that hold them, such as a recipe of the paper.
 
     Raises:
         HoflError: a folder holds none of them.
@@ -127,19 +127,27 @@ def read_cells(paths: Sequence[Path], read: Read = read_cell) -> list[Cell]:
     return list({cell.path.resolve(): cell for cell in cells}.values())
 
 
+def holds_cells(path: Path) -> bool:
+    """Return whether a folder is a run or a comparison."""
+    return any((path / name).is_file() for name in (COMPARISON, "config.toml"))
+
+
 def _cells_of(path: Path, read: Read) -> Iterator[Cell]:
     if (path / COMPARISON).is_file():
         yield from _compared(path, read)
-    elif (path / "config.toml").is_file():
+    elif holds_cells(path):
         yield read(path, "", None)
     else:
-        runs = sorted(file.parent for file in path.glob("*/config.toml"))
-        if not runs:
+        if not path.is_dir():
+            raise HoflError(f"{path} is not a folder. Give that of a run or a comparison.")
+        inner = sorted(filter(holds_cells, path.iterdir()))
+        if not inner:
             raise HoflError(
-                f"{path} is neither a run nor a comparison, and holds no runs. "
+                f"{path} is neither a run nor a comparison, and holds none. "
                 "Make one with hofl run or hofl compare."
             )
-        yield from (read(run, "", None) for run in runs)
+        for folder in inner:
+            yield from _cells_of(folder, read)
 
 
 def _compared(path: Path, read: Read) -> Iterator[Cell]:

@@ -120,6 +120,12 @@ class Group:
     rows: Sequence[Row]
     differs: dict[str, tuple[Any, Any]]
 
+    @property
+    def name(self) -> str:
+        """What all its runs are called; empty where they have several names."""
+        names = {str(cell.config.get("name", "")) for row in self.rows for cell in row.cells}
+        return names.pop() if len(names) == 1 else ""
+
     @cached_property
     def standing(self) -> list[Row]:
         """The rows that stand for their methods."""

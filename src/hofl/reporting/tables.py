@@ -18,6 +18,7 @@ def plain_table(groups: Sequence[Group], target: float | None = None) -> dict[st
         "level": LEVEL,
         "groups": [
             {
+                "name": group.name,
                 "differs": {key: list(pair) for key, pair in group.differs.items()},
                 "reference": group.reference.label,
                 "rows": [_row(row, group, target) for row in group.rows],
@@ -46,9 +47,15 @@ def _row(row: Row, group: Group, target: float | None) -> dict[str, Any]:
 
 
 def plain_difference(difference: Difference | None) -> dict[str, Any] | None:
-    """Return a difference with its interval as plain values."""
+    """Return a difference with its interval as plain values.
+
+    Scores are counts of a few hundred examples: two seeds that differ by the same count are luck,
+    and no measure of it. Then there is no interval.
+    """
     if difference is None:
         return None
+    if difference.error == 0:
+        return {"mean": difference.mean, "low": None, "high": None, "p_value": None}
     low, high = difference.interval(LEVEL)
     return {"mean": difference.mean, "low": low, "high": high, "p_value": difference.two_sided}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hofl.core.errors import HoflError
-from hofl.reporting.cells import COMPARISON, Cell, read_cell, read_cells
+from hofl.reporting.cells import Cell, holds_cells, read_cell, read_cells
 from hofl.reporting.contents import contents
 from hofl.watching.progress import Standing, all_left, standing_of
 
@@ -73,8 +73,7 @@ class Watched:
 
 
 def _holds_runs(path: Path) -> bool:
-    named = (path / name for name in (COMPARISON, "config.toml"))
-    return any(file.is_file() for file in named) or any(path.glob("*/config.toml"))
+    return holds_cells(path) or any(map(holds_cells, path.iterdir()))
 
 
 def _stamp(path: Path) -> Stamp:

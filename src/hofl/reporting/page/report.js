@@ -18,8 +18,9 @@ const finished = (row) => {
   return [...seeds.values()];
 };
 const percent = (value, digits = 2) => (100 * value).toFixed(digits);
+const UNITS = ["B", "KiB", "MiB", "GiB"];
 const bytes = (value) => {
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+  for (const unit of UNITS) {
     if (Math.abs(value) < 1024 || unit === "GiB") return `${unit === "B" ? value : value.toFixed(value < 10 ? 2 : 1)} ${unit}`;
     value /= 1024;
   }
@@ -59,8 +60,9 @@ const entries = (data) => shownRows(data).map((row) => ({ name: row.name, colour
 const scale = () => ({ type: "ordinal", domain: rows.map((row) => row.name), range: rows.map((row) => row.colour) });
 /* Ticks at round numbers; of bytes, at round numbers of their unit. */
 function byteTicks(low, high, count) {
-  const unit = 1024 ** Math.max(0, Math.min(3, Math.floor(Math.log2(Math.max(high, 1)) / 10)));
-  return { ticks: d3.ticks(low / unit, high / unit, count).map((value) => value * unit), tickFormat: bytes };
+  const power = Math.max(0, Math.min(3, Math.floor(Math.log2(Math.max(high, 1)) / 10)));
+  const unit = 1024 ** power;
+  return { ticks: d3.ticks(low / unit, high / unit, count).map((value) => value * unit), tickFormat: (value) => `${d3.format("~r")(value / unit)} ${UNITS[power]}` };
 }
 function axis(key, data, width) {
   const [low, high] = d3.extent(data, (point) => point.x);
@@ -239,12 +241,13 @@ function scores(group, number) {
   const body = group.rows.map((row) => {
     const done = finished(row).length;
     const gap = row.chosen === false ? null : row.difference;
-    const sure = gap && (gap.low > 0 || gap.high < 0);
+    const known = gap && gap.low !== null;
+    const sure = known && (gap.low > 0 || gap.high < 0);
     const cells = [
       done === row.cells.length ? String(done) : `${done} of ${row.cells.length}`,
       spread(row.measures.score, percent),
-      gap ? `${gap.mean >= 0 ? "+" : ""}${percent(gap.mean)} [${percent(gap.low)}, ${percent(gap.high)}]${sure ? " *" : ""}` : "-",
-      gap ? (gap.p_value < 0.001 ? "< 0.001" : gap.p_value.toFixed(3)) : "-",
+      gap ? `${gap.mean >= 0 ? "+" : ""}${percent(gap.mean)}${known ? ` [${percent(gap.low)}, ${percent(gap.high)}]${sure ? " *" : ""}` : " in every seed"}` : "-",
+      known ? (gap.p_value < 0.001 ? "< 0.001" : gap.p_value.toFixed(3)) : "-",
       spread(row.measures.loss, (v) => v.toFixed(4)),
       ...more.map((key) => spread(row.measures[key], SHOW[key])),
       ...costs.map((key) => (row.measures[key] ? SHOW[key](row.measures[key].mean) : "-")),
@@ -256,7 +259,7 @@ function scores(group, number) {
   const problems = group.rows.flatMap((row) => row.cells.filter((cell) => cell.state !== "finished").map((cell) =>
     element("li", { class: cell.state === "failed" ? "bad" : "soft" }, `${row.label}, seed ${cell.seed}: ${cell.state}`
       + (cell.problem ? `: ${cell.problem}` : cell.state === "unfinished" ? `, ${cell.rounds} of ${cell.of} rounds` : ""))));
-  return element("section", {}, element("h3", {}, contents.groups.length > 1 ? `Table ${number + 1}` : "Table"),
+  return element("section", {}, element("h3", {}, [contents.groups.length > 1 ? `Table ${number + 1}` : "Table", group.name].filter(Boolean).join(": ")),
     differs.length ? element("p", { class: "bad" }, `Not comparable with table 1 (${differs.join("; ")}).`) : null,
     element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table ${number + 1}` },
       element("table", { class: "scores" }, element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))), element("tbody", {}, ...body))),
