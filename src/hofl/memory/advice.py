@@ -1,6 +1,6 @@
 """What a device should run within its budget, what it takes, and what the alternatives cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +9,7 @@ import tomli_w
 from hofl.core.errors import HoflError
 from hofl.core.sizes import show_bytes
 from hofl.memory.alternatives import Alternative, alternatives, planner_for
-from hofl.memory.capability import Capability, capability_of, memory_alone
+from hofl.memory.capability import NO_HEADROOM, Capability, capability_of, memory_alone
 from hofl.memory.device import budget_bytes
 from hofl.memory.plan import cost_facts
 from hofl.memory.planner import Planner
@@ -52,9 +52,11 @@ class Advice:
         if exact < total:
             what = f"Train {exact:,} of {total:,} parameters exactly"
             what += f" and {cost.zo_params:,} by zeroth order" if cost.zo_params else ""
+        headroom = planner.headroom.of(cost)
+        left = f"plus {show_bytes(headroom)} of headroom" if headroom else "without headroom"
         return (
-            f"{what}: {cost.describe()}. Peak {show_bytes(cost.peak_bytes)} plus "
-            f"{show_bytes(planner.headroom.of(cost))} of headroom, {cost.relative_compute:.2f} "
+            f"{what}: {cost.describe()}. Peak {show_bytes(cost.peak_bytes)} {left}, "
+            f"{cost.relative_compute:.2f} "
             f"times the compute of backpropagation, {show_bytes(cost.uplink_bytes)} of uplink a "
             "round."
         )
@@ -148,10 +150,11 @@ def plan(
     if budget is None or device is None:
         return Advice(model, planner, None, None, None)
     if strategy == "paper":
+        planner = replace(planner, headroom=NO_HEADROOM)
         chosen = planner.memory.fitting(memory_alone(device))
     else:
         chosen = planner.best(device)
-    toml = _toml(model, budget, limits, strategy, storage_dtype)
+    toml = _toml(model, budget, limits, strategy, chosen.storage)
     return Advice(model, planner, device, chosen, toml)
 
 
