@@ -11,6 +11,7 @@ imported without loading the model libraries.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hofl.core.imports import collector_at_rest
 from hofl.core.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'hofl' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    with collector_at_rest():
+        home = import_module(_HOME_OF[name])
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

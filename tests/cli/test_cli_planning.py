@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from hofl.cli.commands import app
 from hofl.core.errors import HoflError
 from hofl.experiment.config import parse_config
+from hofl.memory.capability import MEASURED
 from hofl.memory.cohort import cohort_demand, equal_demand
+from hofl.models.quantised import FORMS
 from hofl.sampling.policies import DimensionAware
 from support.depround_law import depround_law
 
@@ -107,6 +110,33 @@ def test_the_answer_comes_first_and_ends_in_a_configuration(
         output("plan", *small, *words, "--write", str(file))
 
 
+def test_every_row_names_the_form_of_its_weights(facts: dict, small: list[str]) -> None:
+    rows = [*facts["alternatives"], *facts["boundaries"], *facts["options"]]
+    words = ["--budget", "1GiB", "--strategy", "paper", "--storage-dtype", "float32", "--json"]
+    paper = json.loads(output("plan", *small, *words))["chosen"]
+    assert {row["storage_dtype"] for row in rows} == {"bfloat16"}
+    assert (paper["storage_dtype"], paper["headroom_bytes"]) == ("float32", 0)
+
+
+def test_blocks_in_another_form_are_so_in_the_configuration(tmp_path: Path) -> None:
+    """A run plans with the form that it stores: with any other one this device would not fit."""
+    size = {"num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 2048}
+    LlamaConfig(vocab_size=64, num_attention_heads=8, **size).save_pretrained(tmp_path)
+    blocks = 4 * (4 * 512**2 + 3 * 512 * 2048) * 2  # bytes of the blocks' matrices in BF16
+    words = ["--batch-size", "1", "--seq-len", "8", "--disk", "0", "--budget"]
+    shown = output("plan", "--model", str(tmp_path), *words, str(blocks + MEASURED.fixed))
+    answer, toml = shown.split("to paste into a configuration:")
+    assert answer.startswith("Train all parameters exactly")
+    form = tomllib.loads(toml)["model"]["storage_dtype"]
+    assert form in FORMS
+    assert f"blocks in {form}" in answer
+
+
+def test_methods_without_directions_have_alternatives_too(small: list[str]) -> None:
+    rows = json.loads(output("plan", *small, "--method", "fedavg", "--json"))["alternatives"]
+    assert [row["zo_params"] > 0 for row in rows if row["name"] == "pure zeroth order"] == [True]
+
+
 def test_the_long_tables_share_one_scale_and_show_the_budget(facts: dict, small: list[str]) -> None:
     budget = facts["boundaries"][2]["peak_bytes"]
     words = ["--budget", str(budget), "--strategy", "paper", "--all"]
@@ -131,6 +161,8 @@ def test_the_long_tables_share_one_scale_and_show_the_budget(facts: dict, small:
         (["--budget", "1GiB", "--seconds", "5"], "needs the device's speed: give gflops"),
         (["--storage-dtype", "q9"], "unknown dtype 'q9': choose one of"),
         (["--write", "x.toml"], "--write needs --budget"),
+        (["--budget", "1GiB", "--write", "/no/such/x.toml"], "/no/such is not a folder"),
+        (["--budget", "1GiB", "--gflops", "inf"], "gflops must be more than 0 and finite, got inf"),
         (["--budget", "much"], "cannot read 'much' as an amount of memory"),
         (["--strategy", "magic"], "unknown strategy 'magic': choose one of best, paper"),
         (["--seq-len", "65"], "seq_len 65 exceeds the model's window of 64"),

@@ -3,6 +3,7 @@
 Nothing heavy is loaded before ``main``: a stop while the libraries load is one line, too.
 """
 
+import gc
 import sys
 
 from hofl.cli import interrupts
@@ -29,6 +30,7 @@ def main() -> None:
         # ``dataclass``, as unhandled, and ``python -m`` then ends by SIGINT instead of with our
         # exit code. The next ``exec`` clears the note.
         exec("")
+        gc.freeze()  # the process ends: what the libraries made need not be searched for garbage
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ def plan(
     """
     if write is not None and write.exists():
         raise HoflError(f"{write} exists already: --write makes a new file.")
+    if write is not None and not write.parent.is_dir():
+        raise HoflError(f"cannot write {write}: {write.parent} is not a folder.")
     if write is not None and budget is None:
         raise HoflError("--write needs --budget: there is no plan to write.")
     if plot is not None:
@@ -106,7 +108,7 @@ def plan(
         _plot(planner, chosen, None if device is None else device.memory, plot)
     toml = planned.toml
     if write is not None and toml is not None:
-        write.write_text(toml, encoding="utf-8")
+        _write(write, toml)
     if as_json:
         split = {"split": [cost.to_json() for cost in roles]} if roles else {}
         typer.echo(json.dumps({**planned.facts(every_boundary=show_all), **split}))
@@ -126,6 +128,14 @@ def plan(
         say(console, toml.rstrip())
     if plot is not None:
         say(console, f"figure: {plot}")
+
+
+def _write(path: Path, toml: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:  # a new file, whatever happened meanwhile
+            file.write(toml)
+    except OSError as error:
+        raise HoflError(f"cannot write {path}: {error.strerror}.") from None
 
 
 def _table(rows: "list[Alternative]") -> Table:

@@ -1,6 +1,6 @@
 """What a device should run within its budget, what it takes, and what the alternatives cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -50,9 +50,11 @@ class Advice:
         if exact < total:
             what = f"Train {exact:,} of {total:,} parameters exactly"
             what += f" and {cost.zo_params:,} by zeroth order" if cost.zo_params else ""
+        headroom = planner.headroom.of(cost)
+        left = f"plus {show_bytes(headroom)} of headroom" if headroom else "without headroom"
         return (
-            f"{what}: {cost.describe()}. Peak {show_bytes(cost.peak_bytes)} plus "
-            f"{show_bytes(planner.headroom.of(cost))} of headroom, {cost.relative_compute:.2f} "
+            f"{what}: {cost.describe()}. Peak {show_bytes(cost.peak_bytes)} {left}, "
+            f"{cost.relative_compute:.2f} "
             f"times the compute of backpropagation, {show_bytes(cost.uplink_bytes)} of uplink a "
             "round."
         )
@@ -144,8 +146,10 @@ def plan(
     )
     if budget is None or device is None:
         return Advice(model, planner, None, None, None)
-    toml = _toml(model, budget, limits, strategy, storage_dtype)
-    return Advice(model, planner, device, choice.choose(planner, device), toml)
+    planner = replace(planner, headroom=choice.headroom)
+    chosen = choice.choose(planner, device)
+    toml = _toml(model, budget, limits, strategy, chosen.storage)
+    return Advice(model, planner, device, chosen, toml)
 
 
 def _toml(

@@ -9,7 +9,6 @@ from hofl.local.site import Execution
 from hofl.memory.capability import Capability
 from hofl.memory.plan import memory_plan
 from hofl.memory.planner import Planner
-from hofl.memory.trace import trace
 from hofl.memory.workload import Cost
 from hofl.methods import method
 from hofl.models.quantised import FORMS
@@ -57,6 +56,8 @@ def alternatives(
     smallest tier, and run their plain step.
     """
     memory, rule = planner.memory, planner.method.local
+    if not rule.q:  # a method that estimates nothing: what would the paper's directions cost?
+        rule = replace(rule, q=method("hofl").local.q)
     blocks = memory.model.num_blocks
     single = Execution(micro_batch=1 if memory.workload.batch_size > 1 else 0)
     at = 3 * blocks // 4
@@ -71,8 +72,7 @@ def alternatives(
         del kinds[2]
     rows = [] if chosen is None else [("plan", chosen)]
     for name, of_kind, boundary, execution in kinds:
-        work = replace(memory.workload, rule=of_kind)
-        rows.append((name, trace(memory.model, work, boundary, execution)))
+        rows.append((name, memory.traced(of_kind, boundary, execution)))
     return [
         Alternative(
             name,

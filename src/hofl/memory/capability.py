@@ -71,10 +71,9 @@ class Capability:
         for name in ("memory", "disk", "read_speed", "flops", "seconds", "uplink"):
             value, least = getattr(self, name), 0 if name == "disk" else 1e-9
             if value is not None and not least <= value < math.inf:
-                shown = f"gflops must be more than 0, got {value / 1e9:g}"
-                if name != "flops":
-                    shown = f"{name} must be more than 0, got {value:g}"
-                raise HoflError(f"a device's {shown}.")
+                shown, got = ("gflops", value / 1e9) if name == "flops" else (name, value)
+                allowed = "at least 0" if name == "disk" else "more than 0"
+                raise HoflError(f"a device's {shown} must be {allowed} and finite, got {got:g}.")
         if self.seconds is not None and self.flops is None:
             raise HoflError(
                 "a limit of seconds needs the device's speed: give gflops, such as 50, or let "

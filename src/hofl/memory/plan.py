@@ -43,7 +43,7 @@ class MemoryPlan:
     @cached_property
     def plain(self) -> list[Cost]:
         """Return the costs of the plain step at boundaries 0..L."""
-        return all_boundaries(self.model, self.workload, self.base)
+        return self._along(self.base)
 
     @cached_property
     def options(self) -> list[Cost]:
@@ -51,12 +51,21 @@ class MemoryPlan:
         return [
             cost
             for execution in executions(self.workload.batch_size, self.streaming)
-            for cost in all_boundaries(self.model, self.workload, execution)
+            for cost in self._along(execution)
         ]
 
     def at(self, boundary: int) -> Cost:
         """Return the cost of the plain step at one boundary."""
-        return trace(self.model, self.workload, boundary, self.base)
+        return self.traced(self.workload.rule, boundary, self.base)
+
+    def traced(self, rule: LocalRule, boundary: int, execution: Execution) -> Cost:
+        """Return the cost of the same work by a rule, at a boundary, in an execution."""
+        work = replace(self.workload, rule=rule)
+        return replace(trace(self.model, work, boundary, execution), storage=self.storage)
+
+    def _along(self, execution: Execution) -> list[Cost]:
+        costs = all_boundaries(self.model, self.workload, execution)
+        return [replace(cost, storage=self.storage) for cost in costs]
 
     def fitting(self, budget: int) -> Cost:
         """Return the plain step with the largest first-order segment that fits, as in the paper.

@@ -86,7 +86,6 @@ def measure(
 def _measure_here(
     subject: Subject, workload: Workload, boundary: int, execution: Execution, threads: int
 ) -> MeasuredPeak:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes to the terminal
     tune_allocator()  # as in a run
     torch.set_num_threads(threads)
     model = load_model(
@@ -111,9 +110,9 @@ def _measure_here(
     participate(model, workload, boundary, execution)
     highest = status_bytes("VmHWM")
     resident = None if baseline is None or highest is None else weights + highest - baseline
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        participate(model, workload, boundary, execution)
-    return MeasuredPeak(weights + _allocated_peak(recorded), resident)
+    return MeasuredPeak(
+        weights + allocated_by_steps(model, workload, boundary, execution), resident
+    )
 
 
 def participate(model: SplitModel, workload: Workload, boundary: int, execution: Execution) -> None:
@@ -125,6 +124,16 @@ def participate(model: SplitModel, workload: Workload, boundary: int, execution:
     )
     model.keep(boundary if execution.stream_bottom else 0)
     client_update(model, plan, steps, LocalParts.of(workload.rule, boundary), execution)
+
+
+def allocated_by_steps(
+    model: SplitModel, workload: Workload, boundary: int, execution: Execution
+) -> int:
+    """Run a participation on the CPU; return the most that PyTorch's allocator gave out at once."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes to the terminal
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        participate(model, workload, boundary, execution)
+    return _allocated_peak(recorded)
 
 
 def _allocated_peak(recorded: profile) -> int:

@@ -22,7 +22,7 @@ from hofl.memory.boundaries import all_boundaries
 from hofl.memory.capability import Capability, Effort, Headroom
 from hofl.memory.live import resident_bytes
 from hofl.memory.plan import MemoryPlan
-from hofl.memory.trace import trace, uplink_bytes
+from hofl.memory.trace import uplink_bytes
 from hofl.memory.workload import Cost
 from hofl.rules import LocalRule
 from hofl.variants import EXACT_BITS
@@ -70,9 +70,7 @@ class Search:
         """Return the cost of one plan, traced once."""
         key = (rule, boundary, execution)
         if key not in self._costs:
-            work = replace(self.memory.workload, rule=rule)
-            cost = trace(self.memory.model, work, boundary, execution)
-            self._costs[key] = replace(cost, storage=self.memory.storage)
+            self._costs[key] = self.memory.traced(rule, boundary, execution)
         return self._costs[key]
 
     def needed(self, cost: Cost) -> int:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from hofl.core.errors import HoflError
-from hofl.memory.capability import Capability, memory_alone
+from hofl.memory.capability import MEASURED, NO_HEADROOM, Capability, Headroom, memory_alone
 from hofl.memory.plan import cost_facts
 from hofl.memory.planner import Planner
 from hofl.memory.workload import Cost
@@ -16,6 +16,8 @@ class Strategy(Protocol):
 
     own_rules: bool
     """Whether devices get boundaries and rules of their own, so that no method fixes either."""
+    headroom: Headroom
+    """What it leaves above a plan's peak."""
 
     def choose(self, planner: Planner, device: Capability) -> Cost:
         """Return the plan of a device; raise HoflError where nothing fits."""
@@ -34,6 +36,7 @@ class Best:
     """Weigh all that a device can do: exact where it can be, zeroth-order where it must be."""
 
     own_rules = True
+    headroom = MEASURED
 
     def choose(self, planner: Planner, device: Capability) -> Cost:
         """Return the best plan of a device."""
@@ -52,6 +55,7 @@ class Paper:
     """Take the largest first-order segment whose plain step fits the memory, as in the paper."""
 
     own_rules = False
+    headroom = NO_HEADROOM
 
     def choose(self, planner: Planner, device: Capability) -> Cost:
         """Return the plain step with the lowest boundary that fits."""
