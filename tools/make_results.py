@@ -16,7 +16,9 @@ from typing import Any
 from results_definitions import DEFINITIONS, Definition
 from results_pages import PAGES
 
+from hofl.experiment.records import Scores
 from hofl.reporting.cells import COMPARISON, Cell, read_cells
+from hofl.reporting.contents import answers_of
 from hofl.reporting.measures import compute
 from hofl.reporting.rows import Group, Row, table_of
 from hofl.reporting.tables import plain_difference, plain_table
@@ -24,6 +26,7 @@ from hofl.reporting.tables import plain_difference, plain_table
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "results"
 RUNS = ROOT / "runs" / "results"
+SCORES = ("accuracy", "token_accuracy", "loss", "perplexity")
 Facts = dict[str, Any]
 
 
@@ -61,15 +64,23 @@ def cell_facts(cell: Cell) -> Facts:
         "state": cell.state,
         "problem": cell.problem,
         "digest": cell.digest if cell.config else "",
-        "final": final_scores(cell),
+        "final": chosen_scores(cell.summary.final if cell.summary else {}),
         "curve": list(curve(cell)),
+        **written_text(cell),
     }
 
 
-def final_scores(cell: Cell) -> Facts:
-    """Accuracy and loss of a finished run."""
-    scores = cell.summary.final if cell.summary else {}
-    return {key: round(scores[key], 6) for key in ("accuracy", "loss") if key in scores}
+def chosen_scores(scores: Scores) -> Facts:
+    """The scores that the pages show."""
+    return {key: round(scores[key], 6) for key in SCORES if key in scores}
+
+
+def written_text(cell: Cell) -> Facts:
+    """Of a free-text run also the scores of its start, and its sample answers."""
+    answers = answers_of(cell.path)
+    if not answers or not cell.summary:
+        return {}
+    return {"initial": chosen_scores(cell.summary.initial), "answers": answers}
 
 
 def curve(cell: Cell) -> Iterator[Facts]:
