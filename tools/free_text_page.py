@@ -8,7 +8,6 @@ from results_parts import HEAD, Data, amount, finished, groups_of, headed, sprea
 from hofl.core.sizes import show_bytes
 
 COMPARISONS = ("roleplay-smollm2", "shakespeare-smollm2", "shakespeare-stories15m")
-EXACT = "recompute uplink_bits=4"
 ANSWERS = 2
 """Sample prompts of a comparison that the page shows; the data file has all."""
 LONGEST = 400
