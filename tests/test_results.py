@@ -1,6 +1,7 @@
 """The pages of results: what the committed rows say, with what is missing said plainly."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_text_page import COMPARISONS, free_text
 from make_results import collected
 from results_definitions import DEFINITIONS, FROZEN
 from results_equal import at_equal, equal_table
@@ -141,6 +143,50 @@ def test_without_runs_every_page_says_so() -> None:
     for name, make in PAGES.items():
         text = make(EMPTY)
         assert ("Not run yet." in text or "not run" in text) == (name != "memory.md")
+
+
+def free_row(label: str, before: float, after: float) -> dict[str, Any]:
+    answer = {"prompt": "Who?", "expected": "I.", "before": "You.", "after": f"We,\n\nby {label}."}
+    cell = {"state": "finished", "initial": {"perplexity": math.exp(before), "loss": before}}
+    cell |= {"answers": [answer]}
+    cell["initial"]["token_accuracy"] = 0.25
+    found = {"loss": after, "perplexity": math.exp(after), "score": 0.5}
+    measures = {key: {"mean": value, "deviation": None} for key, value in found.items()}
+    return {"label": label, "cells": [cell], "measures": measures}
+
+
+def test_the_free_text_page_says_how_much_of_fedavgs_fall_each_method_reached() -> None:
+    rows = [free_row("fedavg", 3.0, 2.0), free_row("exact", 3.0, 2.1), free_row("bad", 3.0, 3.5)]
+    group = {"rows": rows, "differs": {}}
+    name = COMPARISONS[0]
+    facts = {"groups": [group], "made_with": {}}
+    page = free_text({name: facts})
+    assert "| exact | 1 | 20.09 | 8.17 | 25.00 | 50.00 | 2.1000 | - | - | - |" in page
+    said = page.replace("\n", " ")
+    assert "fell in the runs of all but bad. Of the fall that FedAvg reached: exact 90 %" in said
+    assert "bad -50 %" in said
+    assert "- **after exact:** We, / by exact." in page
+    assert page.count("Not run yet.") == len(COMPARISONS) - 1
+    unfinished = {"rows": rows[1:], "differs": {}}
+    page = free_text({name: {**facts, "groups": [unfinished]}})
+    assert "cannot be said yet" in page
+
+
+def test_sample_answers_and_the_start_are_collected(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "hofl", 1, 0.7)
+    assert "answers" not in row_of(tmp_path)["cells"][0]
+    answers = [{"prompt": "p", "expected": "e", "before": "b", "after": "a"}]
+    (tmp_path / "run" / "samples.json").write_text(json.dumps({"answers": answers}))
+    cell = row_of(tmp_path)["cells"][0]
+    summary = RunDirectory.open(tmp_path / "run").summary()
+    assert summary is not None
+    assert cell["answers"] == answers
+    assert cell["initial"]["loss"] == pytest.approx(summary.initial["loss"], abs=1e-6)
+
+
+def row_of(folder: Path) -> dict[str, Any]:
+    (row,) = collected(DEFINITIONS[0], folder)["groups"][0]["rows"]
+    return dict(row)
 
 
 def test_rows_are_collected_from_run_folders_finished_or_not(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from results_definitions import DEFINITIONS, Definition
-from results_devices import devices
 from results_pages import PAGES
 
+from hofl.experiment.records import Scores
 from hofl.reporting.cells import COMPARISON, Cell, read_cells
+from hofl.reporting.contents import answers_of
 from hofl.reporting.measures import compute
 from hofl.reporting.rows import Group, Row, table_of
 from hofl.reporting.tables import plain_difference, plain_table
@@ -25,6 +26,7 @@ from hofl.reporting.tables import plain_difference, plain_table
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "results"
 RUNS = ROOT / "runs" / "results"
+SCORES = ("accuracy", "token_accuracy", "loss", "perplexity")
 Facts = dict[str, Any]
 
 
@@ -62,16 +64,24 @@ def cell_facts(cell: Cell) -> Facts:
         "state": cell.state,
         "problem": cell.problem,
         "digest": cell.digest if cell.config else "",
-        "final": final_scores(cell),
+        "final": chosen_scores(cell.summary.final if cell.summary else {}),
         "peaks": cell.summary.peak_by_boundary if cell.summary else {},
         "curve": list(curve(cell)),
+        **written_text(cell),
     }
 
 
-def final_scores(cell: Cell) -> Facts:
-    """Accuracy and loss of a finished run."""
-    scores = cell.summary.final if cell.summary else {}
-    return {key: round(scores[key], 6) for key in ("accuracy", "loss") if key in scores}
+def chosen_scores(scores: Scores) -> Facts:
+    """The scores that the pages show."""
+    return {key: round(scores[key], 6) for key in SCORES if key in scores}
+
+
+def written_text(cell: Cell) -> Facts:
+    """Of a free-text run also the scores of its start, and its sample answers."""
+    answers = answers_of(cell.path)
+    if not answers or not cell.summary:
+        return {}
+    return {"initial": chosen_scores(cell.summary.initial), "answers": answers}
 
 
 def curve(cell: Cell) -> Iterator[Facts]:
@@ -130,7 +140,7 @@ def write(file: Path, facts: Facts) -> None:
 def pages() -> dict[Path, str]:
     """All pages, from the committed files."""
     data = {file.stem: json.loads(file.read_text()) for file in (FOLDER / "data").glob("*.json")}
-    return {FOLDER / name: make(data) for name, make in (PAGES | {"devices.md": devices}).items()}
+    return {FOLDER / name: make(data) for name, make in PAGES.items()}
 
 
 def main() -> None:

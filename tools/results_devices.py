@@ -4,23 +4,16 @@ from collections.abc import Iterator
 from statistics import fmean
 
 import numpy as np
-from results_pages import (
-    BY_NAME,
-    FROZEN_LABEL,
-    HEAD,
-    HYBRID_LABEL,
-    Data,
-    interval,
-    state_of,
-    wrapped,
-)
+from results_definitions import FROZEN, HYBRID
+from results_parts import BY_NAME, HEAD, Data, interval, state_of, wrapped
 
 from hofl.core.paired import difference
 from hofl.core.sizes import show_bytes
 from hofl.reporting.tables import plain_difference
 
 PLANNED, OTHERS = "devices", "sst2-smollm2"
-NAMES = {HYBRID_LABEL: "HO-FL (beta = 0.75)", FROZEN_LABEL: "frozen bottom"}
+HYBRID_LABEL = HYBRID.replace(":", " ")
+NAMES = {HYBRID_LABEL: "HO-FL (beta = 0.75)", FROZEN: "frozen bottom"}
 FLEET = """SmolLM2-135M on SST-2. A third of the devices have less memory than the FP32 weights
 take (462 MiB of 513), a third 1.5 times that, a third only do inference. hofl's planner gives each
 its rule: exact gradients with a streamed bottom, exact gradients in micro-batches, zeroth order on

@@ -1,16 +1,27 @@
 """The pages of docs/results/, from the committed files of rows. Used by make_results.py."""
 
-import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from results_definitions import DEFINITIONS, FROZEN, HYBRID, Definition
+from free_text_page import free_text
+from results_definitions import DEFINITIONS, FROZEN, HYBRID
+from results_devices import devices
 from results_equal import PART, equal_table
+from results_parts import (
+    BY_NAME,
+    HEAD,
+    Data,
+    amount,
+    finished,
+    groups_of,
+    headed,
+    interval,
+    spread,
+    state_of,
+    wrapped,
+)
 
 from hofl.core.sizes import show_bytes
 
-Data = dict[str, Any]
-HEAD = "<!-- Written by tools/make_results.py (make results): change that, or run more. -->"
 FROZEN_LABEL = FROZEN
 HYBRID_LABEL = HYBRID.replace(":", " ")
 EQUAL = (
@@ -21,57 +32,6 @@ EQUAL = (
     "that takes more on a tier cannot be run by those devices, unless in a leaner way: 'blocks "
     "run again' (`engine.checkpoint`) has the same gradients and half as many block passes again."
 )
-BY_NAME = {definition.name: definition for definition in DEFINITIONS}
-
-
-def wrapped(text: str) -> str:
-    """A paragraph at 110 columns."""
-    return "\n".join(textwrap.wrap(text, 110, break_long_words=False, break_on_hyphens=False))
-
-
-def spread(row: Data, key: str, scale: float = 1.0, digits: int = 2) -> str:
-    """Mean and sample deviation over the finished seeds."""
-    found = row["measures"].get(key)
-    if found is None:
-        return "-"
-    mean = f"{scale * found['mean']:.{digits}f}"
-    if found["deviation"] is None:
-        return mean
-    return f"{mean} ({scale * found['deviation']:.{digits}f})"
-
-
-def interval(found: Data | None, scale: float = 1.0, digits: int = 2) -> str:
-    """A paired difference with its 95 % interval."""
-    if found is None:
-        return "-"
-    if found["low"] is None:
-        return f"{scale * found['mean']:+.{digits}f} in every seed"
-    values = [scale * found[key] for key in ("mean", "low", "high")]
-    mean, low, high = (f"{value:+.{digits}f}" for value in values)
-    return f"{mean} [{low}, {high}]"
-
-
-def amount(row: Data, key: str, show: Callable[[float], str]) -> str:
-    """The mean of a measure that hardly differs between seeds."""
-    found = row["measures"].get(key)
-    return "-" if found is None else show(found["mean"])
-
-
-def finished(row: Data) -> str:
-    """How many seeds of a row are finished."""
-    done = sum(cell["state"] == "finished" for cell in row["cells"])
-    whole = len(row["cells"])
-    return str(done) if done == whole else f"{done} of {whole}"
-
-
-def state_of(data: Data, definition: Definition) -> str:
-    """How much of a definition was run."""
-    if definition.name not in data:
-        return "not run"
-    rows = [row for group in data[definition.name]["groups"] for row in group["rows"]]
-    cells = [cell for row in rows for cell in row["cells"]]
-    done = sum(cell["state"] == "finished" for cell in cells)
-    return f"{done} of {len(cells)} runs finished"
 
 
 def method_table(group: Data, reference: str) -> Iterator[str]:
@@ -121,25 +81,9 @@ def verdict(group: Data) -> str:
 
 def comparison(data: Data, name: str, reference: str) -> Iterator[str]:
     """A section on one comparison: command, machine, table; or that it was not run."""
-    definition = BY_NAME[name]
-    yield f"## {definition.title}\n"
-    yield f"```\n{definition.command()}\n```\n"
-    if name not in data:
-        yield "Not run yet.\n"
-        return
-    made = data[name]["made_with"]
-    packages = made.get("packages") or {}
-    yield (
-        wrapped(
-            f"{state_of(data, definition)}; hofl at {made.get('git')}, torch "
-            f"{packages.get('torch')}, Python {made.get('python')}, {made.get('cores')} shared CPU "
-            "cores. Mean (sample SD) over the finished seeds."
-        )
-        + "\n"
-    )
-    for number, group in enumerate(data[name]["groups"]):
-        if number:
-            yield f"Not comparable with the rows above ({', '.join(group['differs'])} differ):\n"
+    yield from headed(data, name)
+    for above, group in groups_of(data, name):
+        yield from above
         yield "\n".join(method_table(group, reference)) + "\n"
 
 
@@ -225,9 +169,8 @@ def index(data: Data) -> str:
     )
     lines = ["| result | page | state |", "|---|---|---|"]
     lines.append("| Memory at the paper's scale | [memory](memory.md) | planned |")
-    homes = {"sst2": "sst2", "beta": "beta-alpha", "directions": "directions", "devices": "devices"}
     for definition in DEFINITIONS:
-        page = homes[definition.name.split("-")[0]]
+        page = definition.page
         state = state_of(data, definition)
         lines.append(f"| {definition.title} | [{page}]({page}.md) | {state} |")
     parts.append("\n".join(lines) + "\n")
@@ -240,7 +183,9 @@ def index(data: Data) -> str:
 PAGES: dict[str, Callable[[Data], str]] = {
     "README.md": index,
     "sst2.md": sst2,
+    "devices.md": devices,
     "beta-alpha.md": beta_alpha,
     "directions.md": directions,
+    "free-text.md": free_text,
     "memory.md": memory,
 }

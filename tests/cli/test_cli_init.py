@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hofl.data.columns import recognise
 from hofl.experiment.config import read_config
 from support.runs import run_cli
 
@@ -58,6 +59,28 @@ def test_what_is_written_passes_the_check(
     code, output = run_cli("check", str(path), "rounds=1", "engine.threads=1")
     assert code == 0, output
     assert "warning" not in output
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        ({"instruction": "a", "input": "", "output": "b"}, {}),
+        (
+            {"Instruction": "a", "input": "", "Output": "b"},
+            {"prompt_column": "Instruction", "input_column": "input", "target_column": "Output"},
+        ),
+        ({"Messages": [{"role": "user", "content": "a"}]}, {"messages_column": "Messages"}),
+        (
+            {"Question": "a", "ANSWER": "b"},
+            {"prompt_column": "Question", "target_column": "ANSWER"},
+        ),
+    ],
+)
+def test_conversations_are_found_in_capital_letters_too(
+    row: dict[str, Any], keys: dict[str, str], tmp_path: Path
+) -> None:
+    found = recognise(written(tmp_path / "data.jsonl", [row]))
+    assert (found.task, found.keys) == ("chat", keys)
 
 
 def test_labels_and_comments_are_written_for_people(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from hofl.core.errors import HoflError
 from hofl.data.chat import ChatEncoder
@@ -13,6 +14,7 @@ from hofl.data.encoded import Encoded
 from hofl.data.readers import BadRow
 from hofl.data.task import Chat
 from hofl.data.tasks.free_text import load_chat
+from hofl.models.sources import fetch
 from support.chat_styles import STYLES, Turns, chat_tokenizer, messages
 
 SHORT: Turns = [("user", "What is the capital?"), ("assistant", "Paris,\n\nof course.")]
@@ -88,6 +90,45 @@ def _tagged(style: str) -> str:
     )
 
 
+def test_the_built_in_models_own_template_is_marked_as_its_pieces_are() -> None:
+    """SmolLM2's real tokenizer and template; pieces as its model card shows them, by hand."""
+    tokenizer = AutoTokenizer.from_pretrained(fetch("smollm2-135m-instruct"))
+    head = (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+        "<|im_end|>\n"
+    )
+    pieces = [(head, False)]
+    for role, content in LONG:
+        pieces += [(f"<|im_start|>{role}\n", False), (f"{content}<|im_end|>", role == "assistant")]
+        pieces += [("\n", False)]
+    ids, marks = [], []
+    for text, trained in pieces[:-1]:
+        piece = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += piece
+        marks += [trained] * len(piece)
+    (line,) = ChatEncoder(tokenizer, 1000).encode(messages(LONG)).lines
+    assert [*line.tokens, line.targets[-1]] == ids
+    assert [slot + 1 for slot in line.slots] == [place for place, mark in enumerate(marks) if mark]
+
+
+SPACED = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+"""Its prompt ends in a space, which a tokenizer joins with the first word of the answer."""
+
+
+@pytest.mark.parametrize("answer", ["Paris, of course", "Paris", "a"])
+def test_a_word_that_is_joined_with_the_prompts_last_space_is_trained(answer: str) -> None:
+    tokenizer = chat_tokenizer(SPACED)
+    turns: Turns = [SHORT[0], ("assistant", answer), SHORT[0], ("assistant", answer)]
+    (line,) = ChatEncoder(tokenizer, 999).encode(messages(turns)).lines
+    assert tokenizer.decode(line.targets) == f" {answer}</s>" * 2
+    endless = chat_tokenizer(SPACED.replace(" + eos_token", ""))
+    (line,) = ChatEncoder(endless, 999).encode(messages(turns[:2])).lines
+    assert tokenizer.decode(line.targets) == f" {answer}"
+
+
 @every_style
 def test_the_prompt_of_a_generated_answer_ends_where_the_last_answer_begins(style: str) -> None:
     tokenizer = chat_tokenizer(STYLES[style].template)
@@ -144,6 +185,31 @@ def test_a_long_question_loses_its_end_so_that_the_answers_start_stays(style: st
         encoded(style, turns, 4)
 
 
+def test_two_long_messages_before_an_answer_are_both_shortened() -> None:
+    turns: Turns = [("system", "You are Ada. " * 60), ("user", "What is France? " * 60), SHORT[1]]
+    (line,) = encoded("chatml", turns, 64).lines
+    assert len(line.tokens) <= 64
+    read = chat_tokenizer().decode(line.tokens)
+    system, user = read.split("<|im_end|>")[:2]
+    assert system.startswith("<|im_start|>system\nYou are Ada. You")
+    assert user.startswith("\n<|im_start|>user\nWhat is France? What")
+    assert chat_tokenizer().decode(line.targets) == "Paris,\n\nof course.<|im_end|>"
+
+
+def test_a_message_is_cut_between_characters() -> None:
+    turns: Turns = [("user", "東京" * 60), SHORT[1]]
+    for most in range(60, 80):
+        (line,) = encoded("chatml", turns, most).lines
+        assert "\ufffd" not in chat_tokenizer().decode(line.tokens)
+
+
+@pytest.mark.parametrize("template", ["{{ messages + 1 }}", "{{ 1 / 0 }}", "{% for m in x %}"])
+def test_a_template_that_fails_is_one_line(template: str) -> None:
+    with pytest.raises(HoflError, match="chat template refuses the conversation") as raised:
+        ChatEncoder(chat_tokenizer(template), 99).encode(messages(SHORT))
+    assert "\n" not in str(raised.value)
+
+
 def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
     forgetful = (
         "{% for m in messages %}{{ m.role }}: {% if loop.last or m.role == 'user' %}"
@@ -197,6 +263,7 @@ def test_columns_can_be_named_and_an_input_follows_its_instruction() -> None:
         ([("user", " "), ("assistant", "x")], "message 0: field 'content' is empty"),
         ([("user", "Hi"), ("bot", "x")], "unknown role 'bot', allowed are system, user, assistant"),
         ([("user", "Hi"), ("system", "x")], "a system message can only be the first"),
+        ([("assistant", "Hello!"), ("user", "Hi"), ("assistant", "x")], "message 0: an answer ne"),
         ([], "must list messages"),
     ],
 )

@@ -12,6 +12,7 @@ from hofl.data.encoded import Question
 from hofl.evaluation.written import rouge_l, written
 from hofl.models.adapters import Lora
 from hofl.models.loading import load_model
+from support.models import tiny
 from support.written_answers import continued, longest_common
 
 
@@ -32,6 +33,23 @@ def test_answers_are_those_of_a_slow_loop_in_the_order_of_the_questions(tiny_fol
     for size in (1, 3):
         assert written(model.split, questions, tokenizer, size) == expected
     assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("family", ["opt", "gpt2", "llama"])
+def test_an_answer_ends_where_the_models_window_does(family: str, tiny_folder: Path) -> None:
+    """OPT and GPT-2 have learnt positions: 64 here, and none behind them."""
+    model, luck = tiny(family), random.Random(2)
+    prompts = [[luck.randrange(3, 30) for _ in range(length)] for length in (64, 61, 60, 10, 58)]
+    questions = [Question(tuple(prompt), (2,), 6, "", "") for prompt in prompts]
+    expected = [continued(model.module, prompt, min(6, 65 - len(prompt)), 2) for prompt in prompts]
+    assert [len(one) for one in expected[:3]] == [1, 4, 5], "cut by the window"
+
+    class Numbers:
+        def decode(self, ids: list[int], **_: bool) -> str:
+            return str(ids)
+
+    for size in (1, 4):
+        assert written(model, questions, Numbers(), size) == [str(one) for one in expected]
 
 
 def test_rouge_l_is_the_f_measure_of_the_longest_common_subsequence() -> None:

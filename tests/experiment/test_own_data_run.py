@@ -198,6 +198,16 @@ def test_a_section_and_a_task_name_belong_together(
         build_simulation(parse_config(values))
 
 
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_an_empty_name_is_not_the_working_directory(
+    name: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    file = str(write(tmp_path / "mail.jsonl", rows(8)))
+    config = own(tiny_folder, 2, **{"train": file, "test": file, name: ""})
+    with pytest.raises(hofl.HoflError, match=f"'custom.{name}' is required"):
+        build_simulation(config)
+
+
 def test_micro_batches_train_the_same_model_up_to_rounding(
     tiny_folder: Path, tmp_path: Path
 ) -> None:

@@ -97,14 +97,36 @@ def test_documents_are_continued_from_the_middle_of_a_window(
         assert abs(len(row["prompt"].split()) - len(row["expected"].split())) <= 2
 
 
+def test_without_a_test_set_examples_are_asked_that_nobody_trains_on(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    held = {"samples": 50, "test": False, "holdout": 0.4}
+    config = config_of(tiny_folder, path, "chat", rounds=1, evaluation=held)
+    rows = [{**row, "completion": f"answer {n}"} for n, row in enumerate(ROWS)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    run = hofl.run(config, tmp_path / "run")
+    answers = json.loads((run.path / "samples.json").read_text())["answers"]
+    simulation = build_simulation(config)
+    trained = {
+        simulation.train.question(int(row)).expected
+        for shard in simulation.client._shards
+        for row in shard
+    }
+    everything = {f"answer {n}" for n in range(len(ROWS))}
+    assert {row["expected"] for row in answers} == everything - trained
+    assert len(answers) == 6, "two of each client's four"
+
+
 @pytest.mark.parametrize(
     ("evaluation", "reason"),
     [
+        ({"samples": 2}, "evaluation.samples and evaluation.rouge need conversations or documents"),
+        ({"rouge": True}, "evaluation.samples and evaluation.rouge need conversations or document"),
         (
-            {"samples": 2},
-            "evaluation.samples and evaluation.rouge need a test set of conversations",
+            {"samples": 2, "test": False, "holdout": 0.3},
+            "evaluation.samples and evaluation.rouge need conversations or documents",
         ),
-        ({"rouge": True}, "evaluation.samples and evaluation.rouge need a test set of conversat"),
     ],
 )
 def test_samples_of_chosen_answers_are_refused_before_anything_is_written(

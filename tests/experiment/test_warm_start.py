@@ -172,6 +172,11 @@ def test_a_configuration_that_asks_for_another_adapter_is_one_line(
         ({"target_modules": ".*_proj"}, "by a pattern"),
         ({"target_modules": ["q_proj"]}, "does not fit the model: it has .*v_proj"),
         ({"target_modules": ["q_proj", "v_proj", "k_proj"]}, "it lacks .*k_proj"),
+        ({"target_modules": [1]}, "by a pattern, .1."),
+        ({"r": "3"}, "has r = '3': only positive whole numbers"),
+        ({"r": 0}, "has r = 0: only"),
+        ({"lora_alpha": 2.5}, "has lora_alpha = 2.5: only"),
+        ({"lora_alpha": float("nan")}, "has lora_alpha = nan: only"),
         ({"r": 5}, "does not fit the model: .*lora_A.weight is .3, 32., .* needs .5, 32."),
     ],
 )

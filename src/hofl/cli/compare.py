@@ -37,7 +37,7 @@ def compare(
         str, typer.Option(help="Methods, separated by commas; options follow colons.")
     ] = "hofl,fedavg,frozen-bottom",
     seeds: Annotated[
-        str, typer.Option(help="How many, or a list of seeds separated by commas.")
+        str, typer.Option(help="How many, or the seeds themselves, at least two, by commas.")
     ] = "3",
     grid: Annotated[
         list[str] | None, typer.Option(help="key=value,value,...; can be repeated.")
@@ -103,12 +103,10 @@ class Lines:
         interrupts.check()
         ended = len(progress.done) + len(progress.failed)
         total = ended + len(progress.running) + len(progress.waiting)
-        first = self._before is None
-        if first and progress.done:
-            say(
-                self._console,
-                f"{self._title}{len(progress.done)} of {total} cells were finished before",
-            )
+        if self._before is None:
+            # A mistaken number of seeds is seen before an hour has passed.
+            before = f", of which {len(progress.done)} were finished before"
+            say(self._console, f"{self._title}{total} cells{before if progress.done else ''}")
             self._told |= set(progress.done)
         for name in progress.done:
             self._tell(name, f"{name}: finished ({ended} of {total} cells)")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jinja2 import TemplateError
 
 from hofl.core.batch import Goal, PredictTokens
 from hofl.core.errors import HoflError
@@ -109,10 +108,15 @@ class ChatEncoder:
         """Return token ids up to the end of the last answer, and the places of each answer's."""
         text, spans = self._rendered(messages)
         encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        starts = [start for start, _ in encoding["offset_mapping"]]
+        offsets = encoding["offset_mapping"]
         answers = []
         for start, end in spans:
-            places = [place for place, where in enumerate(starts) if start <= where < end]
+            # A prompt may end in a space that the tokenizer joins with the answer's first word.
+            places = [
+                place
+                for place, (first, behind) in enumerate(offsets)
+                if first < end and (first >= start or behind > start)
+            ]
             answers.append(range(places[0], places[-1] + 1))
         return encoding["input_ids"][: answers[-1].stop], answers
 
@@ -149,7 +153,7 @@ class ChatEncoder:
                 lead=self._lead,
                 date_string=TODAY,
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a program of somebody else
             reason = str(error).rstrip(".")
             raise HoflError(
                 f"the model's chat template refuses the conversation: {reason}."
@@ -173,16 +177,18 @@ class ChatEncoder:
         return answer.start + reserved - (self.max_length + 1)
 
     def _shortened(self, messages: Sequence[Message], excess: int) -> list[Message]:
-        """Cut the end of the longest message before the first answer."""
+        """Cut the end of the longest message before the first answer, at most half of it."""
         first = next(i for i, message in enumerate(messages) if message["role"] == "assistant")
-        longest = max(range(first), key=lambda i: len(messages[i]["content"]), default=None)
-        content = "" if longest is None else messages[longest]["content"]
-        tokens = self.tokenizer(content, add_special_tokens=False)["input_ids"]
-        shorter = self.tokenizer.decode(tokens[: max(len(tokens) - excess, 0)]).strip()
-        if longest is None or not shorter or len(shorter) >= len(content):
+        longest = max(range(first), key=lambda i: len(messages[i]["content"]))
+        content = messages[longest]["content"]
+        encoding = self.tokenizer(content, add_special_tokens=False, return_offsets_mapping=True)
+        starts = [start for start, _ in encoding["offset_mapping"]]
+        kept = max(len(starts) - excess, len(starts) // 2)  # then another one may be the longest
+        shorter = content[: starts[kept]].strip()  # a character of several tokens goes as a whole
+        if not shorter:
             raise HoflError(
                 f"what comes before the first answer takes more than {self.max_length} tokens even "
-                "without its longest message: raise task.max_length."
+                "without its messages: raise task.max_length."
             )
         messages = list(messages)
         messages[longest] = {**messages[longest], "content": shorter}

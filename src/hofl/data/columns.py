@@ -105,23 +105,32 @@ def _kind(
         return "text", {} if text == "text" else {"text_column": text}, f"documents in {text!r}"
     raise HoflError(
         f"the columns {', '.join(columns)} are neither conversations, nor texts with a column of "
-        f"at most {MOST_LABELS} labels, nor one column of documents. Name the labels by --label."
+        f"at most {MOST_LABELS} labels, nor one column of documents. Name the labels by --label; "
+        "call columns of conversations prompt and completion."
     )
 
 
 def _conversation(row: Row) -> tuple[str, dict[str, Any], str] | None:
+    """Find conversations by the names of the columns, in capital letters or not."""
+    own = {name.lower(): name for name in row}
     try:
-        columns = ChatColumns.found(row, ChatColumns(), "")
+        columns = ChatColumns.found(own, ChatColumns(), "")
     except HoflError:
-        for prompt, target in _QUESTIONS:
-            if prompt in row and target in row:
-                keys = {"prompt_column": prompt, "target_column": target}
-                return "chat", keys, f"questions in {prompt!r}, answers in {target!r}"
-        return None
-    where = (
-        repr(columns.messages) if columns.messages else f"{columns.prompt!r} and {columns.target!r}"
-    )
-    return "chat", {}, f"conversations in {where}"
+        pairs = (pair for pair in _QUESTIONS if own.keys() >= set(pair))
+        prompt, target = next(pairs, (None, None))
+        if prompt is None:
+            return None
+        columns = ChatColumns(prompt=prompt, target=target)
+    used = {part: column for part, column in vars(columns).items() if column is not None}
+    keys = {f"{part}_column": own[column] for part, column in used.items()}
+    shown = [repr(own[used[part]]) for part in ("messages", "prompt", "target") if part in used]
+    known = all(own[column] == column for column in used.values()) and not _is_question(columns)
+    return "chat", {} if known else keys, f"conversations in {' and '.join(shown)}"
+
+
+def _is_question(columns: ChatColumns) -> bool:
+    """Return whether the columns are recognised here alone, so that they must be named."""
+    return (columns.prompt, columns.target) in _QUESTIONS
 
 
 def _label_column(columns: Mapping[str, _Column], rows: int) -> str | None:

@@ -118,4 +118,6 @@ def _checked(value: Any, name: str) -> Iterator[Message]:
             raise BadRow(f"message {number}: unknown role {role!r}, allowed are {', '.join(ROLES)}")
         if role == "system" and number:
             raise BadRow(f"message {number}: a system message can only be the first")
+        if role == "assistant" and not number:
+            raise BadRow("message 0: an answer needs a message of the user or the system before it")
         yield {"role": role, "content": content}

@@ -1,6 +1,6 @@
 """Greedy answers to fixed questions, and their ROUGE-L by ``rouge-score`` (extra ``rouge``)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -18,24 +18,28 @@ def written(
     batch_size: int,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Return the model's greedy answers, in the order of the questions."""
-    answers = [""] * len(questions)
-    # Longest first: memory runs out at once or not at all, and a batch is padded little.
-    order = sorted(range(len(questions)), key=lambda n: -len(questions[n].tokens))
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
+    """Return the model's greedy answers, in the order of the questions.
+
+    An answer ends where the model's window does.
+    """
+    answers, done = [""] * len(questions), 0
+    window = int(getattr(model.config, "max_position_embeddings", 2**30))
+    # The last token of an answer is written, not read.
+    limits = [min(q.max_new_tokens, window + 1 - len(q.tokens)) for q in questions]
+    for batch in _batches(questions, limits, batch_size):
         asked = [questions[n] for n in batch]
         tokens = greedy(
             model,
             [question.tokens for question in asked],
             asked[0].stops,
-            max(question.max_new_tokens for question in asked),
+            max(limits[n] for n in batch),
         )
         for n, ids in zip(batch, tokens, strict=True):
-            kept = ids[: questions[n].max_new_tokens]
+            kept = ids[: limits[n]]
             answers[n] = tokenizer.decode(kept, skip_special_tokens=True).strip()
+        done += len(batch)
         if progress is not None:
-            progress(start + len(batch), len(order))
+            progress(done, len(questions))
     return answers
 
 
@@ -62,3 +66,15 @@ def rouge_l(answers: Sequence[str], expected: Sequence[str]) -> float:
     rouge = scorer()
     pairs = zip(expected, answers, strict=True)
     return fmean(rouge.score(right, answer)["rougeL"].fmeasure for right, answer in pairs)
+
+
+def _batches(
+    questions: Sequence[Question], limits: Sequence[int], batch_size: int
+) -> Iterator[list[int]]:
+    """Yield questions to be answered together, of which none is continued beyond the window."""
+    # Longest first: memory runs out at once or not at all, and a batch is padded little.
+    order = sorted(range(len(questions)), key=lambda n: -len(questions[n].tokens))
+    whole = [n for n in order if limits[n] == questions[n].max_new_tokens]
+    yield from ([n] for n in order if limits[n] < questions[n].max_new_tokens)
+    for start in range(0, len(whole), batch_size):
+        yield whole[start : start + batch_size]

@@ -212,8 +212,12 @@ def build_simulation(config: ExperimentConfig, *, device: str | None = None) -> 
     fleet = build_fleet(
         config, method, model.split, train, adapter_of(config), min(map(len, shards))
     )
+    served = _served(config, method, task, model, fleet.config)
+    if served["test"] is None:  # then the held-out examples are asked
+        asked = sample_questions(train, config.evaluation, np.concatenate(held_out).tolist())
+        served["questions"] = tuple(asked)
     simulation = Simulation(
-        **_served(config, method, task, model, fleet.config),
+        **served,
         held_out=HeldOut(train, tuple(held_out)) if held_out else None,
         memory_plan=fleet.facts,
         fleet=fleet.plan,
@@ -270,7 +274,7 @@ def _served(
         "prompt": task.prompt(config.task.prompt),
         "test": test,
         "curve": None if test is None else curve_examples(config, task, len(test)),
-        "questions": tuple(sample_questions(test, config.evaluation)),
+        "questions": () if test is None else tuple(sample_questions(test, config.evaluation)),
         "limits": limits,
         "privacy": privacy,
         "note": task.note,

@@ -166,8 +166,8 @@ class EvaluationConfig(_Section):
     test: bool = True
     """Use the test set; without it, scores are means over clients."""
     samples: int | None = Field(default=None, ge=0)
-    """Fixed test prompts that the model of the start and that of the end answer, in tasks ``chat``
-    and ``text``; 0 is none. Unset: 4."""
+    """Fixed test prompts (held-out ones without a test set) that the model of the start and that of
+    the end answer, in tasks ``chat`` and ``text``; 0 is none. Unset: 4."""
     rouge: bool = False
     """Score these answers by ROUGE-L, too (extra ``rouge``)."""
 

@@ -59,14 +59,13 @@ def sampled(
 ) -> Samples | None:
     """Ask the model of the start and that of the end the same questions; None without any."""
     settings, model = experiment.config.evaluation, experiment.model.split
-    test = experiment.test
-    questions = experiment.questions
-    if not questions or test is None:
+    questions, tokenizer = experiment.questions, experiment.model.tokenizer
+    if not questions:
         return None
 
     def answers(of: ServerState) -> list[str]:
         model.load(of.w.to(model.device))
-        return written(model, questions, test.tokenizer, settings.batch_size, progress)
+        return written(model, questions, tokenizer, settings.batch_size, progress)
 
     before, after = answers(experiment.start), answers(state)
     scores = None

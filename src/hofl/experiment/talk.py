@@ -61,11 +61,11 @@ class Talk:
     def _reply(self, text: str) -> str:
         encoder = ChatEncoder(self.model.tokenizer, self._room)
         self.messages.append({"role": "user", "content": text})
-        ids = encoder.prompt(self.messages)
-        while len(ids) > self._room and len(self.messages) > 1:
-            del self.messages[:2]  # the oldest turn is forgotten
-            ids = encoder.prompt(self.messages)
         try:
+            ids = encoder.prompt(self.messages)
+            while len(ids) > self._room and len(self.messages) > 1:
+                del self.messages[:2]  # the oldest turn is forgotten
+                ids = encoder.prompt(self.messages)
             reply = self._generated(ids, encoder.stops)
         except HoflError:
             self.messages.pop()

@@ -140,15 +140,18 @@ def fixed_examples(size: int, most: int) -> list[int] | None:
     return sorted(generator(0, Purpose.CURVE).permutation(size)[:most].tolist())
 
 
-def sample_questions(test: EncodedSet | None, settings: EvaluationConfig) -> list[Question]:
-    """Return the fixed questions of a test set, as many as the configuration asks for."""
-    first = None if test is None or not len(test) else test.question(0)
+def sample_questions(
+    source: EncodedSet, settings: EvaluationConfig, rows: Sequence[int] | None = None
+) -> list[Question]:
+    """Return fixed questions of a set, or of these rows of it, as many as are asked for."""
+    places: Sequence[int] = range(len(source)) if rows is None else rows
+    first = source.question(places[0]) if len(places) else None
     count = settings.samples
-    if first is None or test is None:
+    if first is None:
         if count or settings.rouge:
             raise HoflError(
-                "evaluation.samples and evaluation.rouge need a test set of conversations or "
-                "documents (tasks chat and text): remove them."
+                "evaluation.samples and evaluation.rouge need conversations or documents to test "
+                "on (tasks chat and text): remove them."
             )
         return []
     count = SAMPLES if count is None else count
@@ -156,8 +159,9 @@ def sample_questions(test: EncodedSet | None, settings: EvaluationConfig) -> lis
         raise HoflError("evaluation.rouge needs answers: set evaluation.samples.")
     if settings.rouge:
         scorer()  # refuse now what would fail at the end
-    indices = fixed_examples(len(test), count) if count else []
-    questions = map(test.question, range(len(test)) if indices is None else indices)
+    drawn = fixed_examples(len(places), count) if count else []
+    chosen = places if drawn is None else [places[index] for index in drawn]
+    questions = map(source.question, chosen)
     return [question for question in questions if question is not None]
 
 
@@ -254,7 +258,7 @@ def _refuse_unused(name: str, config: CustomConfig) -> None:
 
 
 def _given(name: str, files: str | Sequence[str] | None) -> str | Sequence[str]:
-    if files is None:
+    if not files:  # an empty name would be the working directory
         raise HoflError(
             f"configuration: 'custom.{name}' is required: name a file, or hand rows over from "
             f"Python, hofl.run(..., {name}=rows)."

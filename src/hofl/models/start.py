@@ -65,13 +65,25 @@ def lora_shape(folder: Path) -> LoraShape:
             "one rank on the model as it is, can be trained."
         )
     targets = values["target_modules"]
-    if not isinstance(targets, list):
+    if not isinstance(targets, list) or not all(isinstance(name, str) for name in targets):
         raise HoflError(
             f"the adapter in {folder} names its layers by a pattern, {targets!r}: save it with a "
             "list of names in target_modules."
         )
     base = str(values.get("base_model_name_or_path") or "")
-    return LoraShape(values["r"], values["lora_alpha"], tuple(sorted(targets)), base)
+    rank, alpha = (_whole(values, key, folder) for key in ("r", "lora_alpha"))
+    return LoraShape(rank, alpha, tuple(sorted(targets)), base)
+
+
+def _whole(values: dict[str, Any], key: str, folder: Path) -> int:
+    """Return a positive whole number, which may be written as 16.0."""
+    value = values[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value % 1:
+        raise HoflError(
+            f"the adapter in {folder} has {key} = {value!r}: only positive whole numbers can be "
+            "trained."
+        )
+    return int(value)
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def cell_facts(cell: Cell) -> dict[str, Any]:
         "blocks": summary.blocks if summary else 0,
         "peaks": summary.peak_by_boundary if summary else {},
         "bill": _bill(cell.path),
-        "answers": _answers(cell.path),
+        "answers": answers_of(cell.path),
         "expected": summary.audit.get("expected", []) if summary else [],
         "realised": summary.audit.get("realised", []) if summary else [],
     }
@@ -106,7 +106,7 @@ def _bill(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-def _answers(path: Path) -> list[dict[str, str]]:
+def answers_of(path: Path) -> list[dict[str, str]]:
     """Return a few sample answers of a run, where it wrote any."""
     try:
         rows = json.loads((path / "samples.json").read_text(encoding="utf-8"))["answers"]
