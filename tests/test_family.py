@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hofl.catchup import catches_up
+from hofl.catchup import catches_up, rebuilds
 from hofl.cli.commands import app
 from hofl.family import EXPLAINED, GROUPS, down, up
 from hofl.methods import METHODS
@@ -36,8 +36,9 @@ def test_what_goes_up_is_what_a_client_uploads(name: str) -> None:
 def test_what_comes_down_is_what_a_plan_holds(name: str) -> None:
     model, method = tiny("llama"), METHODS[name]
     plan = plan_for(model, BLOCKS, method.local)
-    assert ("H" in down(name)) == bool(plan.vectors)
+    assert ("w and" in down(name)) == bool(plan.vectors)
     assert ("mean scalars" in down(name)) == catches_up(method, model.layout)
+    assert ("A alone" in down(name)) == rebuilds(method, model.layout)
 
 
 @each
