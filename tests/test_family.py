@@ -47,6 +47,14 @@ def test_a_method_is_explained_with_steps_settings_and_source(name: str) -> None
     for text in (*EXPLAINED[name].steps, EXPLAINED[name].source, METHODS[name].summary):
         assert text in output
     assert f"q = {METHODS[name].local.q}" in output
+    for text in (EXPLAINED[name].client, EXPLAINED[name].server, GROUPS[EXPLAINED[name].group]):
+        assert text in output, "who holds what, and the memory of each role"
+
+
+def test_the_list_says_of_every_group_who_holds_what() -> None:
+    output = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["methods"]).output
+    for sentence in (*GROUPS.values(), *(method.summary for method in METHODS.values())):
+        assert sentence in output
 
 
 def test_an_unknown_method_is_one_line() -> None:

@@ -206,7 +206,17 @@ EXPLAINED: dict[str, Explained] = {
         source="MeZO",
     ),
 }
-GROUPS = (FIRST, ZEROTH, HYBRID, SPLIT)
+GROUPS = {
+    FIRST: "clients hold the whole model, and what backpropagation needs of the blocks that are "
+    "trained; the server holds w",
+    ZEROTH: "clients hold the whole model and run it forward only: activations of one block at a "
+    "time; the server holds w",
+    HYBRID: "clients hold the whole model, and activations of the blocks above their boundary; the "
+    "server holds w",
+    SPLIT: "clients hold the bottom and run it forward only; the server holds the top and its "
+    "activations",
+}
+"""Who holds what, and what of it fills the memory of each role."""
 
 
 def explained(name: str) -> Explained:
