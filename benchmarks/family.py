@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -66,14 +67,14 @@ ENTRIES: dict[str, Entry] = {
     "hosl": Entry(
         ("3e-5", "1e-4", "3e-4"),
         ("rounds=120", "method.local_steps=1", *ONE_CLIENT, "fleet.boundaries=[0.75]"),
-        top_times=1e3,
+        top_times=100,
         split=True,
     ),
-    "heron-sfl": Entry(("1e-5", "3e-5", "1e-4"), top_times=3e3, split=True),
+    "heron-sfl": Entry(("1e-5", "3e-5", "1e-4"), top_times=300, split=True),
     "decomfl-sgd": Entry(SGD),
     "hiso": Entry(SGD),
     "fedzo": Entry(SGD),
-    "mezo": Entry(SGD, ("rounds=24", *ONE_CLIENT)),
+    "mezo": Entry(SGD, ("rounds=24", *ONE_CLIENT, "fleet.boundaries=[0.75]")),
     "fedkseed": Entry(SGD),
 }
 
@@ -82,12 +83,15 @@ DEAR = ("hosl", "fedzo")
 
 
 def trained(folder: Path, entry: Entry, changes: list[str]) -> None:
-    """Run it, or go on with it; a finished run is left as it is."""
+    """Run it, or go on with it; a finished run is left as it is.
+
+    The roles of a split run have processes of their own: so the memory of each can be measured.
+    """
     import hofl
     from hofl.twoparty.run import resume_split, run_split
 
-    run: Callable[..., Any] = run_split if entry.split else hofl.run
-    resume: Callable[..., Any] = resume_split if entry.split else hofl.resume
+    run: Callable[..., Any] = partial(run_split, processes=1) if entry.split else hofl.run
+    resume: Callable[..., Any] = partial(resume_split, processes=1) if entry.split else hofl.resume
     if (folder / "config.toml").is_file():
         resume(folder)
     else:
@@ -122,7 +126,8 @@ def facts_of(folder: Path, rate: str, seed: int) -> Facts | None:
     summary = cell.summary
     if summary is None:
         return None
-    examples = sum(record.examples for record in cell.records)
+    steps = sum(len(record.answered) for record in cell.records) * cell.config["method.local_steps"]
+    examples = steps * cell.config["task.batch_size"]
     values = {
         "accuracy": summary.final["accuracy"],
         "loss": summary.final["loss"],
