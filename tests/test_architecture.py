@@ -115,7 +115,7 @@ READERS = {
     "comparing": {"plan.py", "schedule.py"},
     "deploy": {"rehearsal.py", "server.py", "worker.py"},
     "paper": {"estimate.py", "probe.py"},
-    "twoparty": {"build.py", "roles.py", "run.py"},
+    "twoparty": {"build.py", "processes.py", "roles.py", "run.py"},
 }
 """Outside ``experiment``: what starts a role, makes configurations from others, or shows them."""
 

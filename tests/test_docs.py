@@ -1,6 +1,7 @@
 """The documents: links, examples and tables hold, lines are wrapped, nothing is left to fill in."""
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import typer
 import hofl
 from hofl.cli.commands import COMMANDS, LazyGroup, app
 from hofl.core.optim import AdamW
-from hofl.methods import PART_OPTIONS
+from hofl.methods import METHODS, PART_OPTIONS
 from hofl.sampling.policies import POLICIES
 
 SECTIONS = {
@@ -54,6 +55,21 @@ def test_the_speed_table_is_what_the_benchmarks_wrote() -> None:
     words = [sys.executable, str(ROOT / "tools" / "speed_table.py"), "--check"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
+
+
+def test_the_comparison_of_the_family_is_what_its_runs_say() -> None:
+    words = [sys.executable, str(ROOT / "benchmarks" / "family.py"), "--check"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+def test_the_familys_rates_are_chosen_on_held_out_examples_and_not_on_the_test_set() -> None:
+    tool = runpy.run_path(str(ROOT / "benchmarks" / "family.py"))
+    rows = [("1e-3", 0.5, 0.9), ("1e-2", 0.6, 0.1), ("1e-1", None, 0.0), ("1e-3", 0.6, 0.9)]
+    runs = [{"rate": r, "held_out_loss": held, "loss": loss} for r, held, loss in rows]
+    assert tool["best"](runs) == [runs[0], runs[3]], "the lower mean, over both seeds"
+    assert tool["best"]([]) == []
+    assert set(tool["ENTRIES"]) <= set(METHODS)
 
 
 def test_the_configuration_page_is_what_the_code_says() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hofl.catchup import catches_up
+from hofl.catchup import catches_up, rebuilds
 from hofl.cli.commands import app
 from hofl.family import EXPLAINED, GROUPS, down, up
 from hofl.methods import METHODS
@@ -39,8 +39,9 @@ def test_what_goes_up_is_what_a_client_uploads(name: str) -> None:
 def test_what_comes_down_is_what_a_plan_holds(name: str) -> None:
     model, method = tiny("llama"), METHODS[name]
     plan = plan_for(model, BLOCKS, method.local)
-    assert ("H" in down(name)) == bool(plan.vectors)
+    assert ("w and" in down(name)) == bool(plan.vectors)
     assert ("mean scalars" in down(name)) == catches_up(method, model.layout)
+    assert ("A alone" in down(name)) == rebuilds(method, model.layout)
 
 
 @each
@@ -49,6 +50,14 @@ def test_a_method_is_explained_with_steps_settings_and_source(name: str) -> None
     for text in (*EXPLAINED[name].steps, EXPLAINED[name].source, METHODS[name].summary):
         assert text in output
     assert f"q = {METHODS[name].local.q}" in output
+    for text in (EXPLAINED[name].client, EXPLAINED[name].server, GROUPS[EXPLAINED[name].group]):
+        assert text in output, "who holds what, and the memory of each role"
+
+
+def test_the_list_says_of_every_group_who_holds_what() -> None:
+    output = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["methods"]).output
+    for sentence in (*GROUPS.values(), *(method.summary for method in METHODS.values())):
+        assert sentence in output
 
 
 def test_a_method_from_outside_is_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,24 @@
-"""Catch-up (DeComFL): a client that was away repeats the rounds it missed instead of pulling w.
+"""Catch-up: a client that was away makes w_t from what it holds and little more, bit for bit.
 
-Where directions are shared and scalars are averaged before the replay, a round is E q numbers and a
-key. A client that holds w_r gets those of rounds r..t-1 with its plan and takes the server's own
-steps from them, keeper included: model first, then what the keeper makes of the same round. Its
-upload repeats the digest of the plan, w_t included, so the server sees if it arrived elsewhere.
+DeComFL: where directions are shared and scalars are averaged before the replay, a round is E q
+numbers and a key. A client that holds w_r gets those of rounds r..t-1 with its plan and takes the
+server's own steps from them, keeper included: model first, then what the keeper makes of the same
+round. FedKSeed: with a finite pool of directions, w_t follows from w_0 and one number per
+candidate, which the plan has anyway.
+
+A client's upload repeats the digest of the whole plan, so the server sees if it arrived elsewhere.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from hofl.algorithm import server_round
-from hofl.core.directions import DirectionKey
+from hofl.core.directions import TOTALS, DirectionKey
 from hofl.core.errors import HoflError, PlanRefused, printable
 from hofl.core.layout import Layout
 from hofl.core.wire import pack_message, unpack_message
@@ -23,6 +26,7 @@ from hofl.messages import ClientMetrics, RoundPlan, Upload
 from hofl.methods import Method
 from hofl.rules import DIRECTIONS
 from hofl.server.aggregate import MeanOfScalars, aggregation_of
+from hofl.server.candidates import rebuilt
 from hofl.server.state import Contribution, ServerState, keeper_of
 
 _KEY = struct.Struct("<QQI")
@@ -123,6 +127,22 @@ class CatchUp:
         return replace(self.plan, w=held.w, vectors=held.vectors)
 
 
+Missed = Callable[[int], Sequence[MissedRound] | None]
+"""Round r -> what happened from r on until now; None where not all of it can be repeated."""
+
+
+class Held(Protocol):
+    """What simulated clients hold between rounds, and what can be left out of plans for it."""
+
+    def shorter(self, plan: RoundPlan, missed: Missed) -> bytes | None:
+        """Return a plan's short form for its client; None without one."""
+        ...
+
+    def received(self, client: int, message: bytes) -> RoundPlan:
+        """Return the plan that a message means to a client."""
+        ...
+
+
 class HeldModels:
     """What each simulated client holds: the w_r and vectors of its last participation.
 
@@ -138,6 +158,12 @@ class HeldModels:
         """Return r, or None for a client that holds nothing."""
         return self._held[client].round if client in self._held else None
 
+    def shorter(self, plan: RoundPlan, missed: Missed) -> bytes | None:
+        """Return the catch-up from the w that the client holds, if it holds one."""
+        since = self.round_of(plan.client)
+        rounds = None if since is None else missed(since)
+        return None if rounds is None else CatchUp.of(plan, rounds).to_bytes()
+
     def received(self, client: int, message: bytes) -> RoundPlan:
         """Return the plan that a message means to a client, and hold its w from now on."""
         try:
@@ -151,12 +177,56 @@ class HeldModels:
         return plan
 
 
+class HeldStart:
+    """Clients that hold w_0, as all do whose adapter follows from the configuration (FedKSeed).
+
+    Args:
+        layout: the shared coordinates.
+        start: w_0.
+    """
+
+    def __init__(self, layout: Layout, start: Tensor) -> None:
+        self._layout, self._start = layout, start
+        self._made: tuple[Tensor, Tensor] | None = None
+
+    def shorter(self, plan: RoundPlan, missed: Missed) -> bytes | None:
+        """Return the plan without w, where w_0 and the plan's totals make the same bits."""
+        made = torch.equal(self._rebuilt(plan), plan.w)
+        return replace(plan, w=torch.zeros(0)).to_bytes() if made else None
+
+    def received(self, client: int, message: bytes) -> RoundPlan:
+        """Return the plan that a message means to a client, with w in place."""
+        plan = RoundPlan.from_bytes(message)
+        return plan if len(plan.w) else replace(plan, w=self._rebuilt(plan))
+
+    def _rebuilt(self, plan: RoundPlan) -> Tensor:
+        """Return w_t; a cohort's clients make the same, so a simulation makes it once."""
+        if TOTALS not in plan.vectors:
+            raise PlanRefused("a plan came without w and without totals to make it from")
+        totals = plan.vectors[TOTALS]
+        if self._made is None or not torch.equal(self._made[0], totals):
+            self._made = totals, rebuilt(plan, totals, self._start, self._layout)
+        return self._made[1]
+
+
 def catches_up(method: Method, layout: Layout) -> bool:
     """Tell whether rounds of a method may follow from mean scalars alone."""
     directions = DIRECTIONS[method.local.directions.name]
     kept = directions.keep is None or directions.kept_from_means
     replayable = hasattr(aggregation_of(method.aggregation, layout), "replayable")
     return replayable and kept and method.local.shares_directions
+
+
+def rebuilds(method: Method, layout: Layout) -> bool:
+    """Tell whether w of a method follows from w_0 and what the server keeps."""
+    return getattr(aggregation_of(method.aggregation, layout), "from_start", False)
+
+
+def held_by(method: Method, layout: Layout, start: Tensor) -> Held | None:
+    """Return what clients of a method hold between rounds; None where plans are always whole."""
+    if rebuilds(method, layout):
+        return HeldStart(layout, start)
+    return HeldModels(layout) if catches_up(method, layout) else None
 
 
 def _repeated(

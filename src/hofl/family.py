@@ -25,6 +25,7 @@ _PURE_STEPS = (
     "s_j = [l(w + mu u_j) - l(w)] / mu; w steps along (1/q) sum_j s_j u_j; E times",
     "up go E q scalars; the server replays",
 )
+_MEANS = "keys and mean scalars"
 _FEDAVG = "E steps of backpropagation through the whole model; up goes the difference; its mean"
 
 
@@ -37,7 +38,7 @@ class Explained:
         steps: the algorithm, one line each.
         equations: where it is in HO-FL's paper.
         source: where it comes from.
-        catches_up: a client that was away may get mean scalars instead of w (``hofl.catchup``).
+        instead: what a client may get instead of w (``hofl.catchup``).
         travels: of a split method, the categories of its ledger (``hofl.twoparty.ledger``).
         client: what a split client holds and runs.
         server: what a split server holds and runs.
@@ -47,7 +48,7 @@ class Explained:
     steps: tuple[str, ...]
     equations: str
     source: str
-    catches_up: bool = False
+    instead: str = ""
     travels: tuple[str, ...] = ()
     client: str = "the whole model"
     server: str = "w, without the model"
@@ -159,7 +160,7 @@ EXPLAINED: dict[str, Explained] = {
         ),
         equations="the paper's baseline",
         source="DeComFL, as its authors run it",
-        catches_up=True,
+        instead=_MEANS,
     ),
     "hiso": Explained(
         group=ZEROTH,
@@ -170,7 +171,7 @@ EXPLAINED: dict[str, Explained] = {
         ),
         equations="named in its related work",
         source="HiSo, code in DeComFL's repository",
-        catches_up=True,
+        instead=_MEANS,
     ),
     "fedzo": Explained(
         group=ZEROTH,
@@ -182,6 +183,19 @@ EXPLAINED: dict[str, Explained] = {
         equations="named in its related work",
         source="FedZO",
     ),
+    "fedkseed": Explained(
+        group=ZEROTH,
+        steps=(
+            "all share a pool of candidate directions z_c and w_0; the server keeps A_c, first 0",
+            "a client makes w = w_0 - eta sum_c A_c z_c; E times it draws c and takes "
+            "s = [l(w + mu z_c) - l(w - mu z_c)] / (2 mu), w <- w - eta s z_c",
+            "up go E scalars; the key of the participation says along which candidates",
+            "A_c grows by the cohort's mean sum of scalars along z_c; w is made anew from w_0",
+        ),
+        equations="not in the paper; the sum of scalars is Eq. (9)",
+        source="FedKSeed, arXiv 2312.06353; lr 3e-7 is its setting for whole models",
+        instead="A alone",
+    ),
     "mezo": Explained(
         group=ZEROTH,
         steps=(
@@ -192,8 +206,18 @@ EXPLAINED: dict[str, Explained] = {
         source="MeZO",
     ),
 }
-GROUPS = (FIRST, ZEROTH, HYBRID, SPLIT)
 ADDED = Explained(group="added", steps=(), equations="-", source="entered from outside the package")
+GROUPS = {
+    FIRST: "clients hold the whole model, and what backpropagation needs of the blocks that are "
+    "trained; the server holds w",
+    ZEROTH: "clients hold the whole model and run it forward only: activations of one block at a "
+    "time; the server holds w",
+    HYBRID: "clients hold the whole model, and activations of the blocks above their boundary; the "
+    "server holds w",
+    SPLIT: "clients hold the bottom and run it forward only; the server holds the top and its "
+    "activations",
+}
+"""Who holds what, and what of it fills the memory of each role."""
 
 
 def explained(name: str) -> Explained:
@@ -239,5 +263,6 @@ def up(method: Method) -> str:
 def down(name: str) -> str:
     """Return what a client is sent, in words."""
     directions = METHODS[name].local.directions.name
-    whole = "w" if DIRECTIONS[directions].keep is None else "w and H"
-    return f"{whole}; or keys and mean scalars" if explained(name).catches_up else whole
+    kept, instead = DIRECTIONS[directions].kept, explained(name).instead
+    whole = f"w and {kept}" if kept else "w"
+    return f"{whole}; or {instead}" if instead else whole

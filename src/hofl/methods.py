@@ -16,13 +16,7 @@ import numpy as np
 from hofl.core.errors import HoflError
 from hofl.core.optim import SGD, AdamW, Optimizer, optimizer_from, optimizer_spec
 from hofl.rules import PARTS, RULE_OPTIONS, LocalRule, Part
-from hofl.sampling.policies import (
-    DimensionAware,
-    Policy,
-    Uniform,
-    changed_policy,
-    policy_spec,
-)
+from hofl.sampling.policies import DimensionAware, Policy, Uniform, changed_policy, policy_spec
 from hofl.variants import exact, forward_only, frozen
 from hofl.workflows import WHOLE_MODEL, WORKFLOWS
 
@@ -104,6 +98,7 @@ _ADAMW = AdamW(lr=1e-5)  # the paper's setting: weight decay 5e-4, moments (0.9,
 _HYBRID = LocalRule(optimizer=_ADAMW)
 _FIRST_ORDER = LocalRule(optimizer=_ADAMW, bottom=Part("frozen"), surrogate=Part("none"), q=0)
 _PURE_ZO = LocalRule(optimizer=_ADAMW, surrogate=Part("end-to-end"))
+_MEZO = replace(_PURE_ZO, optimizer=SGD(lr=1e-3), estimator=Part("central"), q=1, mu=1e-2)
 
 METHODS: dict[str, Method] = {
     "hofl": Method(
@@ -173,9 +168,15 @@ METHODS: dict[str, Method] = {
         ),
         boundary=all_zeroth_order,
     ),
+    "fedkseed": Method(
+        summary="FedKSeed: MeZO along 4096 candidate directions, w made anew from w_0 every round",
+        local=replace(_MEZO, optimizer=SGD(lr=3e-7), directions=Part("candidates"), mu=5e-4),
+        boundary=all_zeroth_order,
+        aggregation=Part("from-start"),
+    ),
     "mezo": Method(
         summary="MeZO: central difference, one direction, SGD; with one client the original",
-        local=replace(_PURE_ZO, optimizer=SGD(lr=1e-3), estimator=Part("central"), q=1, mu=1e-2),
+        local=_MEZO,
         boundary=all_zeroth_order,
     ),
     "ho-sfl": Method(

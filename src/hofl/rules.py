@@ -105,12 +105,14 @@ class DirectionTraits:
         shared: whether options make the whole cohort use the same directions, hence one key.
         kept_from_means: what is kept follows, to the bit, from a cohort's mean scalars, so that a
             client that was away can repeat it (``hofl.catchup``).
+        kept: what the server keeps, as the documents call it.
     """
 
     make: Maker
     keep: Maker | None = None
     shared: Callable[[Mapping[str, Any]], bool] = lambda options: False
     kept_from_means: bool = False
+    kept: str = ""
 
 
 BOTTOM_RULES: dict[str, BottomTraits] = {
@@ -169,6 +171,13 @@ DIRECTIONS: dict[str, DirectionTraits] = {
         keep="hofl.server.curvature:Curvature",
         shared=_if_asked,
         kept_from_means=True,
+        kept="H",
+    ),
+    "candidates": DirectionTraits(
+        make="hofl.core.directions:Candidates",
+        keep="hofl.server.candidates:Totals",
+        shared=_if_asked,
+        kept="A",
     ),
 }
 

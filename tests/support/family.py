@@ -39,7 +39,11 @@ def start_of(method: Method, model: SplitModel) -> ServerState:
 
 
 def one_round(
-    method: Method, model: SplitModel, state: ServerState, cohort: Sequence[int]
+    method: Method,
+    model: SplitModel,
+    state: ServerState,
+    cohort: Sequence[int],
+    w_0: Tensor | None = None,
 ) -> tuple[ServerState, list[Contribution]]:
     """A round of these clients through the wire; client i's batch of step e is ``batch_at``."""
     boundary = int(method.boundary(np.array([2]), BLOCKS)[0])
@@ -58,7 +62,7 @@ def one_round(
         )
         upload, _ = participate(model, plan, batches=batch_at)
         delta = reconstruct(plan, upload, model.layout)
-        added.append(Contribution(plan, upload, delta, 1 / len(cohort), len(cohort), 1))
+        added.append(Contribution(plan, upload, delta, 1 / len(cohort), len(cohort), 1, w_0))
     total = aggregation_of(method.aggregation, model.layout)
     keeper = keeper_of(method.local.directions, model.layout)
     return server_round(state, added, total, keeper), added
@@ -148,3 +152,26 @@ def slow_mezo(w: Tensor, losses: list[Loss], u: Draw, lr: float, eps: float) -> 
         z = u(step, 0)
         w = w - lr * (loss(w + eps * z) - loss(w - eps * z)) / (2 * eps) * z
     return w
+
+
+def slow_fedkseed(
+    start: Tensor,
+    totals: Tensor,
+    clients: list[tuple[list[Loss], list[int]]],
+    z: Tensor,
+    lr: float,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """One round of FedKSeed; of each client the losses by step and the candidates it drew.
+
+    Returns the next w and the next sum of scalars of every candidate z [pool, d].
+    """
+    added = torch.zeros_like(totals)
+    for losses, drawn in clients:
+        w = start - lr * totals @ z
+        for loss, c in zip(losses, drawn, strict=True):
+            g = (loss(w + eps * z[c]) - loss(w - eps * z[c])) / (2 * eps)
+            w = w - lr * g * z[c]
+            added[c] += g / len(clients)
+    totals = totals + added
+    return start - lr * totals @ z, totals

@@ -32,6 +32,8 @@ DIRECTION_EXAMPLES: Examples = {
     "gaussian": [{}, {"shared": True}],
     "sphere": [{}],
     "curved": [{}, {"nu": 0.5, "eps": 1e-3, "shared": True}],
+    # A pool repeats itself: these are large enough to see nothing twice in a few draws.
+    "candidates": [{"pool": 2**20}, {"pool": 2**19, "seed": 3, "shared": True}],
 }
 AGGREGATION_EXAMPLES: Examples = {
     "mean": [{}],
@@ -40,6 +42,7 @@ AGGREGATION_EXAMPLES: Examples = {
     "exact-first": [{}],
     "by-precision": [{}],
     "mean-of-scalars": [{}],
+    "from-start": [{}],
     "median": [{}],
     "trimmed-mean": [{}, {"share": 0.0}, {"share": 0.4}],
 }

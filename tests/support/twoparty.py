@@ -88,6 +88,10 @@ def silent(rank: int, job: Job, failure: Connection) -> None:
     play(rank, job, failure)
 
 
+def idle(rank: int, job: Job, failure: Connection) -> None:
+    """A process that ends well and has done nothing."""
+
+
 def killed_client(rank: int, job: Job, failure: Connection, victim: int, step: int) -> None:
     """A client process that the system kills in the first turn it has at a step or later."""
     if rank == victim:

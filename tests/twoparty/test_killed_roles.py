@@ -13,7 +13,15 @@ from hofl.twoparty.processes import train_in_processes
 from hofl.twoparty.roles import play
 from hofl.twoparty.run import resume_split, run_split
 from support.runs import adapter_bytes, start_cli
-from support.twoparty import SPLIT, killed_client, killed_server, liar, silent, split_config
+from support.twoparty import (
+    SPLIT,
+    idle,
+    killed_client,
+    killed_server,
+    liar,
+    silent,
+    split_config,
+)
 
 pytestmark = pytest.mark.network
 
@@ -83,7 +91,11 @@ def lines(path: Path) -> int:
 
 @pytest.mark.parametrize(
     ("role", "reason"),
-    [(silent, "no answer within 3 s"), (liar, "is not a message of a client")],
+    [
+        (silent, "no answer within 3 s"),
+        (liar, "is not a message of a client"),
+        (idle, "a process ended too early.*resume with"),
+    ],
 )
 def test_a_silent_or_wrong_client_is_one_line(
     role: Any, reason: str, tiny_folder: Path, tmp_path: Path

@@ -37,13 +37,16 @@ def methods(
                 travels = exchanged(key) if group == SPLIT else (up(method), down(key))
                 table.add_row(key, method.summary, *travels)
         console.print(table)
+        if group in GROUPS:
+            say(console, f"  {GROUPS[group]}")
         console.print()
     say(console, "hofl methods NAME: the steps of one method.")
+    say(console, "hofl plan --model MODEL --method NAME: the memory of each role in bytes.")
 
 
 def _explain(console: Console, name: str) -> None:
     """Print a method's algorithm, what travels, equations and source."""
-    from hofl.family import down, exchanged, explained, up
+    from hofl.family import GROUPS, down, exchanged, explained, up
     from hofl.workflows import WORKFLOWS
 
     entry, method = explained(name), hofl.METHODS[name]
@@ -53,11 +56,13 @@ def _explain(console: Console, name: str) -> None:
     rule = method.local
     optimizer = f"{rule.optimizer.name} {rule.optimizer.lr:g}"
     say(console, f"settings: E = {rule.local_steps}, q = {rule.q}, mu = {rule.mu:g}, {optimizer}")
+    say(console, f"client: {entry.client}")
+    say(console, f"server: {entry.server}")
+    if entry.group in GROUPS:
+        say(console, f"in memory: {GROUPS[entry.group]}")
     if method.splits:
         sent, got = exchanged(name)
         workflow = method.workflow.name
-        say(console, f"client: {entry.client}")
-        say(console, f"server: {entry.server}")
         say(console, f"hofl split ({workflow}): {WORKFLOWS[workflow].summary}")
         say(console, f"  up: {sent}; down: {got}")
         say(console, "hofl run, where every client holds the whole model:")

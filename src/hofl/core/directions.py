@@ -26,6 +26,10 @@ from hofl.core.randomness import Purpose, philox_words
 
 HESSIAN = "hessian"
 """Name of the diagonal H [d] that the server keeps for :class:`Curved` directions."""
+TOTALS = "totals"
+"""Name of the accumulated scalars A [pool] that the server keeps for :class:`Candidates`."""
+LARGEST_POOL = 2**20
+"""Candidates: their totals are kept, sent and summed over, 4 bytes each."""
 TABLE_SHA256 = "b5d193788f8dbaca5f2b783ecc573e6cb85521b702952d959068ad27fa8dd491"
 _UINT16 = np.dtype("<u2")
 
@@ -198,6 +202,50 @@ class Curved(Gaussian):
         return values / np.sqrt(self.vectors[HESSIAN][coordinate.start : coordinate.stop])
 
 
+def checked_pool(pool: int) -> int:
+    """Return the number of candidates; refuse one that makes no sense."""
+    if type(pool) is not int or not 1 <= pool <= LARGEST_POOL:
+        raise HoflError(f"pool must lie in 1..{LARGEST_POOL} candidates, got {pool!r:.40}.")
+    return pool
+
+
+class Candidates(Gaussian):
+    """u drawn from a finite pool of normal directions that the whole run shares: FedKSeed's.
+
+    The participation's key picks the candidate of every (e, j), so no index travels. Candidates
+    have a key of their own, the same in every round, which every device may know.
+    """
+
+    def __init__(
+        self,
+        key: DirectionKey,
+        layout: Layout,
+        vectors: Mapping[str, np.ndarray] | None = None,
+        *,
+        pool: int = 4096,
+        seed: int = 0,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(key, layout, vectors, shared=shared)
+        self._candidates, self.pool = DirectionKey(seed, 0, 0), checked_pool(pool)
+        given = self.vectors.get(TOTALS)
+        if given is not None and given.shape != (pool,):
+            raise HoflError(f"the plan has totals {given.shape}, its pool {pool} candidates.")
+
+    def chosen(self, step: int, j: int) -> int:
+        """Return the number of the candidate that is u_j of local step e, uniform in 0..pool-1."""
+        word = _words(self.key, step, j, 0, 1, Purpose.CANDIDATE)[0]
+        return int(word) % self.pool  # the bias, pool / 2**64, is beyond all counting
+
+    def candidate(self, number: int, coordinate: Coordinate) -> np.ndarray:
+        """Return a candidate for one parameter, float32 [size], in new memory."""
+        return direction(self._candidates, 0, number, coordinate.index, coordinate.size)
+
+    def direction(self, step: int, j: int, coordinate: Coordinate) -> np.ndarray:
+        """Return u_j of local step e for one parameter, float32 [size], in new memory."""
+        return self.candidate(self.chosen(step, j), coordinate)
+
+
 class _Streams(threading.local):
     """One Philox per thread, re-keyed per draw: making a new one costs more than the draw."""
 
@@ -211,11 +259,16 @@ class _Streams(threading.local):
 _streams = _Streams()
 
 
-def _words(key: DirectionKey, step: int, j: int, index: int, count: int) -> np.ndarray:
+def _words(
+    key: DirectionKey,
+    step: int,
+    j: int,
+    index: int,
+    count: int,
+    purpose: Purpose = Purpose.DIRECTION,
+) -> np.ndarray:
     """Return raw little-endian 64-bit words of one direction of one parameter."""
-    words, counter = philox_words(
-        key.seed, Purpose.DIRECTION, key.round, key.stream, index, step, j
-    )
+    words, counter = philox_words(key.seed, purpose, key.round, key.stream, index, step, j)
     streams = _streams
     streams.key[:] = words
     streams.counter[:] = counter

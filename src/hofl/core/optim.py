@@ -39,6 +39,11 @@ class SGD:
     def __post_init__(self) -> None:
         _check(self.lr, self.weight_decay)
 
+    @property
+    def sums(self) -> bool:
+        """Whether steps along gradients are one step along their sum, rounding aside, Eq. (9)."""
+        return self.weight_decay == 0
+
     def init(self, w: "Tensor") -> Moments:
         """Return empty moments: SGD keeps no state."""
         return Moments()
@@ -67,6 +72,11 @@ class AdamW:
             raise HoflError(f"beta1, beta2 must lie in [0, 1), got {self.beta1}, {self.beta2}.")
         if not self.eps > 0:
             raise HoflError(f"eps must be positive, got {self.eps}.")
+
+    @property
+    def sums(self) -> bool:
+        """Return False: it is not linear in its gradients."""
+        return False
 
     def init(self, w: "Tensor") -> Moments:
         """Return zero moments."""

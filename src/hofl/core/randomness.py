@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     SUBSET = 11
     CURVE = 12
     UPLINK = 13
+    CANDIDATE = 14
 
 
 def philox_words(

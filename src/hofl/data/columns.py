@@ -112,19 +112,19 @@ def _kind(
 
 def _conversation(row: Row) -> tuple[str, dict[str, Any], str] | None:
     """Find conversations by the names of the columns, in capital letters or not."""
-    own = {name.lower(): name for name in row}
+    given = {name.lower(): name for name in row}
     try:
-        columns = ChatColumns.found(own, ChatColumns(), "")
+        columns = ChatColumns.found(given, ChatColumns(), "")
     except HoflError:
-        pairs = (pair for pair in _QUESTIONS if own.keys() >= set(pair))
+        pairs = (pair for pair in _QUESTIONS if given.keys() >= set(pair))
         prompt, target = next(pairs, (None, None))
         if prompt is None:
             return None
         columns = ChatColumns(prompt=prompt, target=target)
     used = {part: column for part, column in vars(columns).items() if column is not None}
-    keys = {f"{part}_column": own[column] for part, column in used.items()}
-    shown = [repr(own[used[part]]) for part in ("messages", "prompt", "target") if part in used]
-    known = all(own[column] == column for column in used.values()) and not _is_question(columns)
+    keys = {f"{part}_column": given[column] for part, column in used.items()}
+    shown = [repr(given[used[part]]) for part in ("messages", "prompt", "target") if part in used]
+    known = all(given[column] == column for column in used.values()) and not _is_question(columns)
     return "chat", {} if known else keys, f"conversations in {' and '.join(shown)}"
 
 

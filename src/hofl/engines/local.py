@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from hofl.catchup import HeldModels
+from hofl.catchup import Held
 from hofl.engines.base import Dispatch, Failure, attempt
 from hofl.engines.client import LocalClient
 
@@ -16,7 +16,7 @@ class InProcess:
         held: what the clients hold, for methods with catch-up.
     """
 
-    def __init__(self, client: LocalClient, held: HeldModels | None = None) -> None:
+    def __init__(self, client: LocalClient, held: Held | None = None) -> None:
         self._client = client
         self.held = held
 

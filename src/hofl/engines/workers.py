@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
-from hofl.catchup import HeldModels
+from hofl.catchup import Held
 from hofl.core.errors import HoflError
 from hofl.core.process import end_with
 from hofl.engines.base import Dispatch, Failure, attempt
@@ -35,9 +35,7 @@ class WorkerPool:
         held: what the clients hold, for methods with catch-up; any process may serve any client.
     """
 
-    def __init__(
-        self, make_client: MakeClient, workers: int, held: HeldModels | None = None
-    ) -> None:
+    def __init__(self, make_client: MakeClient, workers: int, held: Held | None = None) -> None:
         self.held = held
         context = multiprocessing.get_context("spawn")  # forking a process with threads deadlocks
         self._workers = workers

@@ -5,10 +5,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hofl.algorithm import reconstruct, server_round
-from hofl.catchup import CatchUp, HeldModels, MissedRound
+from hofl.catchup import Held, MissedRound
 from hofl.core.errors import UploadRefused, reason_of
 from hofl.core.secret import COHORT, RunSecret
 from hofl.engines.base import Dispatch, Engine, Failure, RoundLost
@@ -62,13 +63,12 @@ class History:
         if record.scalars is not None:
             self.means[record.round - 1] = record.scalars
 
-    def catch_up(self, plan: RoundPlan, since: int | None, secret: RunSecret) -> bytes | None:
-        """Return a catch-up for a client that holds w of round ``since``; None without one."""
-        missed = [] if since is None else range(since, plan.round)
-        if since is None or not all(t in self.means for t in missed):
+    def missed(self, since: int, until: int, secret: RunSecret) -> list[MissedRound] | None:
+        """Return what rounds ``since``..until-1 did; None where means alone do not say it."""
+        if not all(t in self.means for t in range(since, until)):
             return None
-        rounds = [MissedRound(secret.directions(t, COHORT), self.means[t]) for t in missed]
-        return CatchUp.of(plan, rounds).to_bytes()
+        keys = {t: secret.directions(t, COHORT) for t in range(since, until)}
+        return [MissedRound(key, self.means[t]) for t, key in keys.items()]
 
 
 @dataclass
@@ -124,12 +124,12 @@ def one_attempt(
     tally.dropped = [i for i in tally.cohort if experiment.drops_out(t, i, attempt)]
     asked = [i for i in tally.cohort if i not in tally.dropped]
     plans = [experiment.plan(state, i, present) for i in asked]
-    held: HeldModels | None = getattr(engine, "held", None)
+    held: Held | None = getattr(engine, "held", None)
+    missed = partial(history.missed, until=t, secret=experiment.secret)
 
     def dispatched(plan: RoundPlan) -> Dispatch:
-        since = None if held is None else held.round_of(plan.client)
-        catch_up = history.catch_up(plan, since, experiment.secret)
-        return Dispatch(plan, tally.sent(plan.to_bytes(), catch_up))
+        shorter = None if held is None else held.shorter(plan, missed)
+        return Dispatch(plan, tally.sent(plan.to_bytes(), shorter))
 
     sent = map(dispatched, plans)
     answers = KeptAnswers()
@@ -240,6 +240,7 @@ def contributions(
                 share=float(shares[place]),
                 clients=len(shares),
                 examples=int(present.examples[place]),
+                start=experiment.start.w,
             )
             signal.add(contribution)
             yield contribution

@@ -80,7 +80,7 @@ class MethodConfig(_Section):
     """How clients are sampled."""
     aggregation: _Part | None = None
     """How the server combines what the cohort sends: mean, by-examples, unbiased, exact-first,
-    by-precision or mean-of-scalars."""
+    by-precision, mean-of-scalars, from-start, median or trimmed-mean."""
     workflow: _Part | None = None
     """Who holds which segment in hofl split: shared-steps or local-steps; whole-model elsewhere."""
 

@@ -48,12 +48,12 @@ def local_engine(
     simulation: "Simulation", directory: RunDirectory, observe: "Observer"
 ) -> Iterator[Engine]:
     """Open the configured engine of this machine."""
-    from hofl.catchup import HeldModels, catches_up
+    from hofl.catchup import held_by
     from hofl.engines.local import InProcess
     from hofl.engines.workers import WorkerPool
 
-    engine, layout = simulation.config.engine, simulation.layout
-    held = HeldModels(layout) if catches_up(simulation.method, layout) else None
+    engine = simulation.config.engine
+    held = held_by(simulation.method, simulation.layout, simulation.start.w)
     if engine.workers == 1:
         yield InProcess(simulation.client, held)
         return

@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
-from hofl.core.directions import DirectionKey
+import numpy as np
+
+from hofl.core.directions import TOTALS, DirectionKey
 from hofl.core.errors import HoflError
 from hofl.core.layout import Layout
 from hofl.core.privacy import Privacy
@@ -44,7 +46,24 @@ def _check_parts(chosen: Method) -> None:
     vectors = {name: vector.numpy() for name, vector in keeper.start().items()}
     key = DirectionKey(0, 0, 0)
     directions.made_by(DIRECTIONS[directions.name].make, key, _NO_PARAMETERS, vectors)
-    aggregation_of(chosen.aggregation, _NO_PARAMETERS)
+    if getattr(aggregation_of(chosen.aggregation, _NO_PARAMETERS), "from_start", False):
+        _check_rebuilt(chosen)
+
+
+def _check_rebuilt(chosen: Method) -> None:
+    """Refuse a method whose w does not follow from w_0 and one sum of scalars per candidate."""
+    rule, name = chosen.local, chosen.aggregation.name
+    kept = keeper_of(rule.directions, _NO_PARAMETERS).start()
+    whole = chosen.boundary(np.array([0]), 1).all() and rule.traits.sends_scalars
+    missing = {
+        "directions=candidates": TOTALS in kept,
+        "a bottom that is the whole model and sends scalars": whole,
+        "optimizer=sgd without weight_decay": rule.optimizer.sums,
+        "proximal=0": rule.proximal == 0,
+    }
+    for needed, there in missing.items():
+        if not there:
+            raise HoflError(f"aggregation {name!r} needs {needed}: set it, or use mean.")
 
 
 def check_measured_fleet(section: MethodConfig, boundaries: tuple[int, ...]) -> None:

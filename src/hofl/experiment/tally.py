@@ -75,9 +75,9 @@ class RoundTally:
             saved_bytes=self.saved_bytes,
         )
 
-    def sent(self, whole: bytes, catch_up: bytes | None = None) -> bytes:
+    def sent(self, whole: bytes, shorter: bytes | None = None) -> bytes:
         """Choose the smaller of a plan's two forms, and count it on its way out."""
-        message = whole if catch_up is None else min(whole, catch_up, key=len)
+        message = whole if shorter is None else min(whole, shorter, key=len)
         self.downlink_bytes += len(message)
         self.saved_bytes += len(whole) - len(message)
         return message

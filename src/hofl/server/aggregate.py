@@ -22,6 +22,7 @@ from torch import Tensor
 from hofl.core.errors import HoflError
 from hofl.core.layout import SURROGATE, Layout
 from hofl.rules import Part
+from hofl.server.candidates import FromStart
 from hofl.server.pooling import PooledScalars
 from hofl.server.replay import replay
 from hofl.server.state import Contribution
@@ -235,6 +236,7 @@ AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {
     "exact-first": lambda layout: RunningMean(layout, exact_first),
     "by-precision": lambda layout: RunningMean(layout, by_precision),
     "mean-of-scalars": MeanOfScalars,
+    "from-start": FromStart,
     "median": lambda layout: TrimmedMean(layout, share=0.5),
     "trimmed-mean": TrimmedMean,
 }

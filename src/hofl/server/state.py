@@ -37,6 +37,7 @@ class Contribution:
         share: p_i, its sampling marginal.
         clients: N, the number of clients it was drawn from.
         examples: n_i, how many training examples it holds; 1 from a private device.
+        start: w_0 of the run, for rules that make w from it anew; None where nobody asks.
     """
 
     plan: RoundPlan
@@ -45,6 +46,7 @@ class Contribution:
     share: float
     clients: int
     examples: int = 0
+    start: Tensor | None = field(default=None, repr=False)
 
 
 class Keeper(Protocol):

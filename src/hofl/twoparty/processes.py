@@ -60,7 +60,11 @@ def train_in_processes(
 def _watch(
     directory: RunDirectory, started: list[tuple[BaseProcess, Connection]], observe: Observer
 ) -> None:
-    """Report steps until the server ends; raise if any process does not end well."""
+    """Report steps until the server ends; raise if any process does not end well.
+
+    An exit code says less than the records: a script that is imported anew and ends there leaves 0.
+    """
+    rounds = directory.config().rounds
     seen, size = len(directory.metrics()), 0
     metrics = directory.path / "metrics.jsonl"
     sentinels = [process.sentinel for process, _ in started]
@@ -77,7 +81,7 @@ def _watch(
         well = all(process.exitcode in (0, None) for process, _ in started)
         for process, _ in started:
             process.join(GRACE if well else GRACE / 5)
-        if started[SERVER][0].exitcode == 0:  # all steps are recorded
+        if started[SERVER][0].exitcode == 0 and directory.metrics()[-1].round == rounds:
             return
         raise HoflError(
             f"{_why(started)}. The last good step is kept; resume with "
@@ -96,7 +100,7 @@ def _why(started: list[tuple[BaseProcess, Connection]]) -> str:
         for rank, (process, pipe) in enumerate(started)
         if process.exitcode not in (0, None)
     ]
-    return reasons[0] if reasons else "a process did not end"
+    return reasons[0] if reasons else "a process ended too early, or did not end"
 
 
 def _name(rank: int) -> str:
