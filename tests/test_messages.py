@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hofl.core.directions import DirectionKey
-from hofl.core.errors import HoflError, UploadRefused
+from hofl.core.errors import HoflError, PlanRefused, UploadRefused
 from hofl.core.layout import Layout
 from hofl.core.optim import SGD, AdamW
 from hofl.core.privacy import Privacy
@@ -282,3 +282,10 @@ def test_every_field_of_a_plan_is_in_the_digest():
     names = {"run", "round", "client", "boundary", "key", "seed", "layout", "rule", "w"}
     names |= {"vectors", "verify", "privacy", "start"}
     assert {field.name for field in fields(RoundPlan)} == names
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 40, UPLOAD.to_bytes(), PLAN.to_bytes()[:-4]])
+def test_what_is_not_a_plan_is_refused_as_a_plan(data: bytes) -> None:
+    """A device says that it refuses a plan, never that it refuses an upload."""
+    with pytest.raises(PlanRefused):
+        RoundPlan.from_bytes(data)
