@@ -255,3 +255,8 @@ def test_amounts_are_shown_fine_enough_to_compare() -> None:
         "3.5 MiB",
         "9.17 GiB",
     ]
+
+
+def test_what_is_free_has_two_names_and_is_recorded_as_an_amount(tiny_folder: Path) -> None:
+    fleet = planned(tiny_folder, budgets=["auto", "free"]).config.fleet
+    assert all(int(budget) > 2**20 for budget in fleet.budgets)

@@ -33,6 +33,7 @@ CUTS = [("hybrid", BLOCKS - 1), ("exact", BLOCKS - 1), ("exact", BLOCKS)]
 CUTS += [("frozen", BLOCKS - 1), ("zo", BLOCKS)]
 """A rule and where it is cut."""
 LORA = Lora(rank=2, alpha=4)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -132,16 +133,16 @@ def test_a_process_limited_to_peak_and_headroom_gets_through(name: str, boundary
 
 
 def test_the_headroom_covers_every_measured_row() -> None:
-    """The table of docs/memory.md: resident over allocated, at length 128."""
-    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
-    rows = {
-        "SmolLM2-135M": ((994.3, 873.1, 765.1, 657.2), 515),
-        "OPT-shaped": ((133.0, 112.8, 90.6, 68.3), 31),
-        "Qwen2-shaped": ((200.7, 167.5, 132.3, 97.1), 36),
-    }
-    for name, (peaks, weights) in rows.items():
-        line = next(x for x in page.splitlines() if x.startswith(f"| {name} | 1."))
-        ratios = [float(word) for word in line.split("|")[2].split("/")]
-        for peak, ratio in zip(peaks, ratios, strict=True):
-            room = MEASURED.fixed / 2**20 + MEASURED.share * (peak - weights)
-            assert peak * ratio <= peak + room, (name, peak)
+    """Resident sets of real participations, each in a process of its own under a hard limit."""
+    rows = json.loads((ROOT / "docs" / "results" / "headroom.json").read_text())["rows"]
+    for column, least in (("rule", 4), ("storage", 4), ("model", 2), ("stream", 2)):
+        assert len({row[column] for row in rows}) >= least, column
+    for row in rows:
+        room = MEASURED.of_working(row["working_bytes"])
+        assert row["resident_bytes"] <= row["planned_bytes"] + room, row
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    words = [sys.executable, str(ROOT / "tools" / "measure_headroom.py"), "--table"]
+    table = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    assert table in (ROOT / "docs" / "memory.md").read_text(), "run that command and paste"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hofl.core.errors import HoflError
-from hofl.core.sizes import parse_bytes
+from hofl.core.sizes import AUTO, parse_bytes
 from hofl.data.encoded import EncodedSet
 from hofl.experiment.config import EngineConfig, ExperimentConfig
 from hofl.experiment.fleet_config import ChangeConfig, DeviceConfig, FleetConfig, PlannedConfig
@@ -102,7 +102,9 @@ def build_fleet(
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
     # What is free now is recorded as an amount, so that a resumed run has the same devices.
     tiers = [
-        _with_memory(t, str(budget_bytes(t.memory, model.device))) if t.memory == FREE else t
+        _with_memory(t, str(budget_bytes(t.memory, model.device)))
+        if t.memory in (AUTO, FREE)
+        else t
         for t in tiers
     ]
     name = "fleet.devices" if fleet.devices else "fleet.budgets"
