@@ -88,6 +88,10 @@ COMPUTED = {
         STRUCTURE,
     ),
 }
+NOT_TRAINED = (
+    "The paper's numbers were measured on GPUs. Here they are computed from the models' "
+    "configurations: this project trained and measured nothing at that scale."
+)
 NAMES = (
     "tiers", "language-tasks", "squad", "memory", "beta-alpha", "iid-beta", "squad-beta",
     "ablations", "structure",
@@ -182,6 +186,7 @@ def _compute(console: Console, name: str, show: bool, as_json: bool) -> None:
         return
     say(console, f"{recipe.title} (the paper's {recipe.place})", "bold")
     recipe.show(console, values)
+    say(console, f"note: {NOT_TRAINED}", "yellow")
 
 
 def plain(values: Any) -> Any:
