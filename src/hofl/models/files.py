@@ -12,6 +12,7 @@ a token table only the rows in use take memory.
 
 import json
 import mmap
+import threading
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from hofl.models.families import Family, family_of
 from hofl.models.precision import Reader
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ONE_AT_A_TIME = threading.RLock()
+"""Held while transformers makes a model: it replaces methods of its classes meanwhile, and two
+threads at once would leave the replacements in place, after which no model has tied weights."""
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -136,7 +140,8 @@ def model_of_config(config: Any, dtype: torch.dtype) -> Any:
             "a decoder such as Llama, Qwen, Gemma, Mistral or OPT."
         )
     try:
-        return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
+        with ONE_AT_A_TIME:
+            return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise HoflError(
@@ -195,7 +200,7 @@ def model_without_blocks(
 
     ``left_out`` names further parameters by their ``id`` that are not read: they are zero.
     """
-    with init_empty_weights(include_buffers=False):
+    with ONE_AT_A_TIME, init_empty_weights(include_buffers=False):
         model = model_of_config(config, dtype)
     hollow = left_out(model)
     for block in family_of(model).blocks_of(model):

@@ -20,6 +20,7 @@ from hofl.models.adapters import FullBlocks, Lora, SurrogateParameters, lora_sta
 from hofl.models.agreement import check_agreement
 from hofl.models.families import FAMILIES, family_of
 from hofl.models.files import (
+    ONE_AT_A_TIME,
     block_readers,
     model_of_config,
     model_without_blocks,
@@ -213,16 +214,18 @@ def _check_storage(adapter: Lora | FullBlocks, form: str | None, stream: bool, f
 
 
 def _random_weights(config: Any, dtype: torch.dtype, seed: int) -> Any:
-    with torch.random.fork_rng(devices=[]):  # transformers initialises from the global RNG
+    # transformers initialises from the global RNG
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(seed)
         return model_of_config(config, dtype)
 
 
 def _load_weights(reference: str, dtype: torch.dtype) -> Any:
     """Load every weight from the files; refuse missing ones, which would be drawn at random."""
-    model, report = _read(
-        AutoModelForCausalLM, reference, reference, dtype=dtype, output_loading_info=True
-    )
+    with ONE_AT_A_TIME:
+        model, report = _read(
+            AutoModelForCausalLM, reference, reference, dtype=dtype, output_loading_info=True
+        )
     missing = sorted(report["missing_keys"]) or sorted(str(k) for k in report["mismatched_keys"])
     if missing:
         raise HoflError(
