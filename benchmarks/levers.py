@@ -14,11 +14,13 @@ import argparse
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
+import numpy as np
 from lever_parts import enter
 
 import hofl
-from hofl.core.paired import Difference
+from hofl.core.paired import difference
 from hofl.reporting.cells import read_cell
 from hofl.reporting.rows import Row
 
@@ -97,18 +99,32 @@ def _show(name: str, row: Row, control: Row | None) -> None:
     losses = " ".join(f"{value:.4f}" for value in row.values("loss").values())
     scores = " ".join(f"{100 * value:.2f}" for value in row.values("score").values())
     print(f"{name}: loss {losses}, score {scores}")
-    for key, scale in (("loss", 1), ("score", 100)) if control else ():
-        told = row.against(control, key)
-        mine, theirs = row.values(key), control.values(key)
-        each = " ".join(f"{scale * (mine[s] - theirs[s]):+.4f}" for s in mine if s in theirs)
-        print(f"    {key} - {control.label}: {each}{_interval(told, scale)}")
+    if control is None:
+        return
+    pairs = {
+        "loss": (row.values("loss"), control.values("loss"), 1),
+        "training loss": (_trained(row), _trained(control), 1),
+        "score": (row.values("score"), control.values("score"), 100),
+    }
+    for title, (mine, theirs, scale) in pairs.items():
+        each = [scale * (mine[seed] - theirs[seed]) for seed in mine if seed in theirs]
+        shown = " ".join(f"{value:+.4f}" for value in each)
+        print(f"    {title} - {control.label}: {shown}{_interval(each)}")
 
 
-def _interval(told: Difference | None, scale: float) -> str:
-    if told is None:
+def _trained(row: Row) -> dict[int | None, float]:
+    """Return the mean training loss over all rounds of each finished seed."""
+    return {
+        cell.seed: fmean(record.train_loss for record in cell.records[1:]) for cell in row.finished
+    }
+
+
+def _interval(values: list[float]) -> str:
+    if len(values) < 2:
         return ""
-    low, high = (scale * end for end in told.interval())
-    return f"; mean {scale * told.mean:+.4f}, 95 % from {low:+.4f} to {high:+.4f}"
+    told = difference(np.array(values)[:, None], np.zeros((len(values), 1)))
+    low, high = told.interval()
+    return f"; mean {told.mean:+.4f}, 95 % from {low:+.4f} to {high:+.4f}"
 
 
 if __name__ == "__main__":
