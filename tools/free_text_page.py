@@ -77,7 +77,7 @@ def ranking(group: Data) -> str:
         if label != "fedavg"
     )
     worse = [label for label, fall in falls.items() if fall <= 0]
-    fell = "of every method" if not worse else f"of all but {', '.join(worse)}"
+    fell = "of every finished method" if not worse else f"of all but {', '.join(worse)}"
     return (
         wrapped(
             f"Test loss, and with it perplexity, fell in the runs {fell}. Of the fall that FedAvg "
