@@ -114,8 +114,7 @@ def sample_answers(group: Data) -> Iterator[str]:
         written = {"prompt": one["prompt"], "in the data": one["expected"], "before": one["before"]}
         written |= {f"after {label}": answers[number]["after"] for label, answers in rows}
         for title, text in written.items():
-            lines = wrapped(f"**{title}:** {shown(text) or '(nothing)'}").splitlines()
-            yield "\n".join(["- " + lines[0], *("  " + line for line in lines[1:])])
+            yield wrapped(f"- **{title}:** {shown(text) or '(nothing)'}", indent="  ")
         yield ""
 
 
