@@ -69,7 +69,7 @@ def ranking(group: Data) -> str:
         if "loss" in row["measures"]
     }
     if "fedavg" not in ends or len(ends) < 2:
-        return "Shares of what FedAvg learnt cannot be said yet: it is not finished.\n"
+        return "Shares of what FedAvg learnt cannot be said yet: too few runs are finished.\n"
     falls = {label: (start[label] or 0.0) - end for label, end in ends.items()}
     shares = ", ".join(
         f"{label} {100 * fall / falls['fedavg']:.0f} %"
