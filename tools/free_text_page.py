@@ -69,7 +69,7 @@ def ranking(group: Data) -> str:
         if "loss" in row["measures"]
     }
     if "fedavg" not in ends or len(ends) < 2:
-        return "Shares of what FedAvg learnt cannot be said yet: it is not finished.\n"
+        return "Shares of what FedAvg learnt cannot be said yet: too few runs are finished.\n"
     falls = {label: (start[label] or 0.0) - end for label, end in ends.items()}
     shares = ", ".join(
         f"{label} {100 * fall / falls['fedavg']:.0f} %"
@@ -77,7 +77,7 @@ def ranking(group: Data) -> str:
         if label != "fedavg"
     )
     worse = [label for label, fall in falls.items() if fall <= 0]
-    fell = "of every method" if not worse else f"of all but {', '.join(worse)}"
+    fell = "of every finished method" if not worse else f"of all but {', '.join(worse)}"
     return (
         wrapped(
             f"Test loss, and with it perplexity, fell in the runs {fell}. Of the fall that FedAvg "
@@ -114,8 +114,7 @@ def sample_answers(group: Data) -> Iterator[str]:
         written = {"prompt": one["prompt"], "in the data": one["expected"], "before": one["before"]}
         written |= {f"after {label}": answers[number]["after"] for label, answers in rows}
         for title, text in written.items():
-            lines = wrapped(f"**{title}:** {shown(text) or '(nothing)'}").splitlines()
-            yield "\n".join(["- " + lines[0], *("  " + line for line in lines[1:])])
+            yield wrapped(f"- **{title}:** {shown(text) or '(nothing)'}", indent="  ")
         yield ""
 
 

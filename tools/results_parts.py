@@ -11,9 +11,12 @@ HEAD = "<!-- Written by tools/make_results.py (make results): change that, or ru
 BY_NAME = {definition.name: definition for definition in DEFINITIONS}
 
 
-def wrapped(text: str) -> str:
-    """A paragraph at 110 columns."""
-    return "\n".join(textwrap.wrap(text, 110, break_long_words=False, break_on_hyphens=False))
+def wrapped(text: str, indent: str = "") -> str:
+    """A paragraph at 110 columns; lines behind the first may be indented."""
+    lines = textwrap.wrap(
+        text, 110, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines)
 
 
 def spread(row: Data, key: str, scale: float = 1.0, digits: int = 2) -> str:
