@@ -10,7 +10,7 @@ from hofl.core.errors import HoflError
 from hofl.experiment.build import build_simulation
 from hofl.experiment.device import build_device
 from hofl.experiment.fleet_config import FleetConfig
-from hofl.memory.capability import Capability
+from hofl.memory.capability import Capability, Headroom
 from hofl.memory.planner import Planner
 from hofl.memory.strategies import STRATEGIES
 from hofl.memory.workload import Cost
@@ -23,7 +23,7 @@ class AtTwo:
     """Take boundary 2, whatever the device; say so in the facts."""
 
     def __init__(self, own_rules: bool) -> None:
-        self.own_rules = own_rules
+        self.own_rules, self.headroom = own_rules, Headroom(1, 0.0)
 
     def choose(self, planner: Planner, device: Capability) -> Cost:
         return planner.memory.at(2)
@@ -57,6 +57,7 @@ def test_simulation_device_and_hofl_plan_ask_the_entry(
     code, output = run_cli("plan", "--model", str(tiny_folder), *words)
     assert code == 0, output
     assert json.loads(output)["chosen"]["boundary"] == 2
+    assert json.loads(output)["chosen"]["headroom_bytes"] == 1
 
 
 @pytest.mark.parametrize("own_rules", [False, True])

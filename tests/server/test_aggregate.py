@@ -105,7 +105,7 @@ def test_streamed_mean_is_the_brute_force_mean(rule: str, seed: int, bottoms: tu
 
 def test_every_rule_is_tested_here():
     means, robust = {"mean", "exact-first", "by-precision"}, {"median", "trimmed-mean"}
-    elsewhere = {"mean-of-scalars"}  # tests/test_catchup.py
+    elsewhere = {"mean-of-scalars", "from-start"}  # tests/test_catchup.py, tests/test_fedkseed.py
     assert set(AGGREGATIONS) == means | robust | {"by-examples", "unbiased"} | elsewhere
 
 
