@@ -38,7 +38,6 @@ def collected(folder: Path) -> Facts:
     first = next(iter(cells.values()))
     return {
         "made_with": {key: first.environment.get(key) for key in MADE_WITH},
-        "weight_bytes": weight_bytes(first.path),
         "rows": [row_of(name, cell) for name, cell in cells.items()],
     }
 
@@ -56,12 +55,6 @@ def row_of(name: str, cell: Cell) -> Facts:
         "uplink": summary.uplink_bytes,
         "downlink": summary.downlink_bytes,
     }
-
-
-def weight_bytes(run: Path) -> int:
-    """The planner's bytes of the model's weights on a device."""
-    chosen = json.loads((run / "plan.json").read_text(encoding="utf-8"))["chosen"]
-    return int(next(iter(chosen.values()))["items"]["weights"])
 
 
 TITLES = {
@@ -89,12 +82,9 @@ def table(facts: Facts) -> Iterator[str]:
     yield ""
     made = facts["made_with"]
     origin = f"hofl at {made['git']}, {made['cores']} CPU cores, Python {made['python']}"
-    if made["git"] is None:
-        origin = "rows of an earlier version, to be taken anew"
     yield textwrap.fill(
         f"(`make demo`, then `python tools/demo_table.py`; {origin}. Memory is that of the "
-        "smallest and the largest device; "
-        f"{show_bytes(facts['weight_bytes'])} of it are the FP32 weights.)",
+        "smallest and the largest device, most of it the FP32 weights.)",
         110,
         break_long_words=False,
         break_on_hyphens=False,
