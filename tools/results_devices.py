@@ -73,9 +73,14 @@ def sections(data: Data) -> Iterator[str]:
     if PLANNED not in data:
         yield "Not run yet.\n"
         return
+    made = ", ".join(
+        f"{shown} at {data[name]['made_with']['git']}"
+        for name, shown in ((PLANNED, "hofl"), (OTHERS, "the others"))
+        if name in data
+    )
     yield (
         wrapped(
-            f"{state_of(data, BY_NAME[PLANNED])} by plan. Differences are in points of "
+            f"{state_of(data, BY_NAME[PLANNED])} by plan ({made}). Differences are in points of "
             "accuracy, peaks of a client by its boundary b."
         )
         + "\n"
