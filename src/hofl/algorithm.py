@@ -22,6 +22,7 @@ from hofl.messages import WITHHELD, ClientMetrics, RoundPlan, Upload, vector_has
 from hofl.server.aggregate import Aggregation
 from hofl.server.replay import replay
 from hofl.server.state import Contribution, Keeper, ServerState
+from hofl.server.step import ADD, ServerStep
 
 if TYPE_CHECKING:  # the server side never imports the model
     from hofl.models.split import SplitModel
@@ -32,6 +33,7 @@ def server_round(
     contributions: Iterable[Contribution],
     aggregation: Aggregation,
     keeper: Keeper,
+    step: ServerStep = ADD,
 ) -> ServerState:
     """Return w_{t+1} = w_t + the rebuilt updates' mean, Eq. (10), or another rule's; lines 9-14.
 
@@ -40,8 +42,9 @@ def server_round(
     for contribution in contributions:
         aggregation.add(contribution)
         keeper.add(contribution)
-    w = (state.w.double() + aggregation.result()).float()
-    return ServerState(w, state.round + 1, keeper.result(state.vectors))
+    move, memory = step(aggregation.result(), state.memory)
+    w = (state.w.double() + move).float()
+    return ServerState(w, state.round + 1, keeper.result(state.vectors), memory)
 
 
 def client_update(
