@@ -1,5 +1,6 @@
 """``hofl split``: an ordinary run folder, the same bits after a stop, one line for a mistake."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,17 @@ import torch
 from safetensors import safe_open
 
 import hofl
+from hofl.cli.split import EXAMPLES
 from hofl.experiment.launcher import prepared
+from hofl.experiment.method import build_method
 from hofl.experiment.runs import RunDirectory
 from hofl.models.halves import Half
-from hofl.twoparty.build import half_of, setting_of
+from hofl.twoparty.build import check_split, half_of, setting_of
 from hofl.twoparty.run import resume_split, run_split
 from support.runs import adapter_bytes, run_cli, stop_at
 from support.twoparty import SPLIT, split_config
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", SPLIT)
@@ -93,6 +98,17 @@ def test_mistakes_are_one_line(tiny_folder: Path, tmp_path: Path) -> None:
         "heron-sfl", method={"surrogate": head}
     )
     assert "or leave out --processes" in refused(processes=1, model={"weights": "random"})
+
+
+def test_examples_that_are_printed_can_be_run() -> None:
+    """Of the help and of the first page; their model is not loaded here."""
+    printed = [*EXAMPLES["split"], *(ROOT / "docs" / "index.md").read_text().splitlines()]
+    lines = [line for line in printed if re.match(r"hofl split (demo|sst2) ", line)]
+    assert len(lines) == 2
+    for line in lines:
+        source, *changes = line.partition(" --out")[0].split()[2:]
+        config = hofl.read_config(source, changes)
+        check_split(config, build_method(config))
 
 
 def test_every_role_starts_from_the_adapter_that_the_run_starts_from(

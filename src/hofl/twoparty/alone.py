@@ -71,6 +71,11 @@ class AloneClient(SplitClient):
 
     every: int = 1
 
+    @property
+    def state_bytes(self) -> int:
+        """Nothing: the next turn brings its own."""
+        return 0
+
     def train(self, turn: Message, channel: Channel) -> dict[str, Tensor]:
         """Run h steps from the common weights and return what came of them."""
         head, cut = self.model.layout.cut(0), self.model.layout.cut(self.setting.boundary)

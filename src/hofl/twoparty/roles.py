@@ -23,6 +23,9 @@ from hofl.twoparty.server import MOST_TOKENS
 from hofl.twoparty.store import ClientStore, load_server, save_server
 from hofl.twoparty.training import train
 
+MEASURED = 5
+"""Turns of a process in which memory is measured: texts differ in length, measuring takes time."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -64,11 +67,10 @@ def serve(rank: int, job: Job) -> None:
     method = build_method(config)
     setting = setting_of(config, method, job.boundary)
     model = half_of(config, Half.TOP, setting).split
+    server = setting.workflow.server(model, setting)
+    load_server(directory.checkpoint, server)
+    held = half_bytes(model, Half.TOP, job.boundary) + server.top.size_bytes + server.kept.nbytes
     counter = LiveBytes(model.device)
-    with counter:
-        server = setting.workflow.server(model, setting)
-        load_server(directory.checkpoint, server)
-    weights = half_bytes(model, Half.TOP, job.boundary)
     link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, server.most_bytes)
     engine = LinkedClients(server, link, job.processes)
     cohorts = cohorts_of(config, method, directory.secret())
@@ -82,10 +84,10 @@ def serve(rank: int, job: Job) -> None:
             )
         if os.getppid() != job.parent:  # a resumed run may be at work on the folder
             raise HoflError("the process that started the run is gone")
-        directory.record(replace(made, server_peak_bytes=weights + counter.peak))
+        directory.record(replace(made, server_peak_bytes=held + counter.peak))
         save_server(directory.checkpoint, server)
 
-    with counter:  # its state and its first step: measuring takes time
+    with counter:  # the first step alone: measuring takes time
         train(server, engine, cohorts, min(server.step + 1, config.rounds), record)
     train(server, engine, cohorts, config.rounds, record)
     engine.stop()
@@ -106,7 +108,7 @@ def work(rank: int, job: Job) -> None:
     most = 4 * MOST_TOKENS * (model.config.get_text_config().hidden_size + 8) + 8 * len(start)
     link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, most)
     clients: dict[int, SplitClient] = {}
-    peak = 0
+    peak, turns = 0, 0
     while True:
         data_in = link.receive(SERVER, IDLE)
         kind = message_kind(data_in, MessageRefused)
@@ -114,15 +116,17 @@ def work(rank: int, job: Job) -> None:
             link.close()
             return
         step, number = step_and_client(data_in, CALL)
+        if number not in clients:
+            model.load(start)
+            clients[number] = setting.workflow.client(model, setting, number, data, store)
         fields: dict[str, object] = {}
-        counter = LiveBytes(model.device)
+        counter, client = LiveBytes(model.device), clients[number]
+        held = half_bytes(model, Half.BOTTOM, job.boundary) + client.state_bytes
         try:
-            with nullcontext() if peak else counter:  # a client's state and its first turn
-                if number not in clients:
-                    model.load(start)
-                    clients[number] = setting.workflow.client(model, setting, number, data, store)
-                clients[number].take_turn(step, LinkedServer(link))
-            peak = peak or half_bytes(model, Half.BOTTOM, job.boundary) + counter.peak
+            with counter if turns < MEASURED else nullcontext():
+                client.take_turn(step, LinkedServer(link))
+            turns += 1
+            peak = max(peak, held + counter.peak)
         except MessageRefused as refusal:
             fields["reason"] = reason_of(refusal)
         over = Message(OVER, step, number, fields={**fields, "peak": peak})

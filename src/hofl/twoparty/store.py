@@ -94,5 +94,4 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} is damaged. Restore it from a backup, or start again with another --out."
         )
     length = int.from_bytes(data[:8], "little")
-    tensors = {name: tensor.clone() for name, tensor in load(data).items()}  # seen by LiveBytes
-    return tensors, json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
+    return load(data), json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["hofl"])
