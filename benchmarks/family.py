@@ -138,6 +138,7 @@ def facts_of(folder: Path, rate: str, seed: int) -> Facts | None:
         "seed": seed,
         **{k: round(v, 6) if math.isfinite(v) else None for k, v in values.items()},
         "client_peak": summary.peak_bytes,
+        "least_client_peak": min(summary.peak_by_boundary.values(), default=summary.peak_bytes),
         "server_peak": summary.server_peak_bytes,
         "up": summary.uplink_bytes,
         "down": summary.downlink_bytes,
@@ -173,20 +174,36 @@ def best(runs: list[Facts]) -> list[Facts]:
     return by_rate[min(by_rate, key=loss)] if by_rate else []
 
 
+def rate_of(name: str, runs: list[Facts], chosen: list[Facts]) -> str:
+    """The chosen rate, how many were tried, and whether it is one of the ends of the grid."""
+    rates, rate = ENTRIES[name].rates, str(chosen[0]["rate"])
+    tried = len({each["rate"] for each in runs})
+    if tried < len(rates):
+        return f"{rate} (of {tried})"
+    ends = {rates[0]: "smallest", rates[-1]: "largest"}
+    return f"{rate} ({ends[rate]})" if rate in ends else rate
+
+
+def peaks(one: Facts) -> str:
+    """A client's peak, of the smallest and the largest device where they differ."""
+    least, most = one.get("least_client_peak", one["client_peak"]), one["client_peak"]
+    both = [show_bytes(least), show_bytes(most)]
+    return " - ".join(dict.fromkeys(both))
+
+
 def row(name: str, runs: list[Facts]) -> str:
     """A method's line of the table."""
     chosen = best(runs)
     if not chosen:
         return f"| `{name}` | not run |" + " |" * 8
-    one, tried = chosen[0], len({each["rate"] for each in runs})
-    rate = one["rate"] + (f" (of {tried})" if tried < len(ENTRIES[name].rates) else "")
+    one, rate = chosen[0], rate_of(name, runs, chosen)
     cells = (
         f"`{name}`",
         rate,
         f"{100 * mean(each['accuracy'] for each in chosen):.1f} %",
         f"{mean(each['loss'] for each in chosen):.3f}",
         f"{mean(each['held_out_loss'] for each in chosen):.3f}",
-        show_bytes(one["client_peak"]),
+        peaks(one),
         show_bytes(one["server_peak"]) if one["server_peak"] else "no model",
         show_bytes(mean(each["up"] for each in chosen)),
         show_bytes(mean(each["down"] for each in chosen)),

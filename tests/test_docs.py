@@ -72,6 +72,17 @@ def test_the_familys_rates_are_chosen_on_held_out_examples_and_not_on_the_test_s
     assert set(tool["ENTRIES"]) <= set(METHODS)
 
 
+def test_the_familys_table_says_where_a_grid_ends_and_which_devices_a_peak_is_of() -> None:
+    tool = runpy.run_path(str(ROOT / "benchmarks" / "family.py"))
+    runs = [{"rate": rate} for rate in tool["ENTRIES"]["fedavg"].rates]
+    shown = [tool["rate_of"]("fedavg", runs, [one]) for one in runs]
+    assert shown == ["3e-4 (smallest)", "1e-3", "3e-3 (largest)"]
+    assert tool["rate_of"]("fedavg", runs[2:], runs[2:]) == "3e-3 (of 1)"
+    assert tool["peaks"]({"client_peak": 2**21}) == "2.0 MiB"
+    both = {"client_peak": 2**21, "least_client_peak": 2**20}
+    assert tool["peaks"](both) == "1.0 MiB - 2.0 MiB"
+
+
 def test_the_configuration_page_is_what_the_code_says() -> None:
     words = [sys.executable, str(ROOT / "tools" / "configuration_page.py"), "--check"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -17,6 +17,7 @@ from transformers import LlamaConfig
 from hofl.algorithm import client_update
 from hofl.core.batch import Batch, ChooseWord, Texts
 from hofl.core.optim import SGD
+from hofl.core.wire import unpack_message
 from hofl.experiment.records import RoundRecord, ledger_totals
 from hofl.local.step import LocalParts
 from hofl.memory.trace import placeholder_plan
@@ -59,7 +60,7 @@ def model_for(rule: LocalRule) -> SplitModel:
 
 
 def counts(name: str, workflow: Mapping[str, Any], **changes: Any) -> dict[str, int]:
-    """Tensors of each category that one client exchanges in a step, without catching up."""
+    """Tensors of each category that one client exchanges in a step; of scalars, their number."""
     method = METHODS[name]
     rule = replace(method.local, optimizer=SGD(lr=0.01), **changes)
     maker = WORKFLOWS[method.workflow.name].make
@@ -75,7 +76,10 @@ def counts(name: str, workflow: Mapping[str, Any], **changes: Any) -> dict[str, 
     server, records = agreed.server(model, setting), list[RoundRecord]()
     train(server, OneProcess(server, clients), lambda step: [0], STEPS, records.append)
     totals = ledger_totals(records)
-    return {category: entry["count"] // STEPS for category, entry in totals.items()}
+    found = {category: entry["count"] // STEPS for category, entry in totals.items()}
+    if "scalars_up" in totals:
+        found["scalars_up"] = totals["scalars_up"]["bytes"] // (4 * STEPS)
+    return found
 
 
 def line(at_2: int, at_3: int) -> str:
@@ -89,9 +93,8 @@ def line(at_2: int, at_3: int) -> str:
 def shared(name: str) -> list[str]:
     """The row of a method whose every step is shared."""
     two, three = (counts(name, {}, q=q) for q in (2, 3))
-    cells = [line(two.get(c, 0), three.get(c, 0)) for c in ("act_up", "grad_down", "loss_down")]
-    weights = "client_weights_up" in two
-    return [*cells, "q" if "scalars_up" in two else "0", "yes" if weights else "0", "1"]
+    columns = ("act_up", "grad_down", "loss_down", "scalars_up", "client_weights_up")
+    return [*(line(two.get(c, 0), three.get(c, 0)) for c in columns), "1"]
 
 
 def alone(name: str) -> list[str]:
@@ -110,15 +113,20 @@ PAIRS = ((6, 2), (6, 3), (4, 1))
 
 
 def whole_model() -> list[str]:
-    """HO-FL's row, from one upload of E = 3 steps at q = 2."""
-    rule = replace(METHODS["hofl"].local, local_steps=3)
-    model = model_for(rule)
-    plan = placeholder_plan(model, rule, BOUNDARY)
-    batches = [[data()] for _ in range(3)]
-    upload = client_update(model, plan, batches, LocalParts.of(rule, BOUNDARY))
-    assert upload.scalars.shape == (3, 2)
-    assert len(upload.difference) == model.layout.size - model.layout.cut(BOUNDARY)
-    return ["0", "0", "0", "q", "top's difference, per round", "E >= 1"]
+    """HO-FL's row, from the tensors of serialised uploads of E = 3 steps."""
+    scalars = {}
+    for q in (2, 3):
+        rule = replace(METHODS["hofl"].local, local_steps=3, q=q)
+        model = model_for(rule)
+        plan = placeholder_plan(model, rule, BOUNDARY)
+        parts = LocalParts.of(rule, BOUNDARY)
+        upload = client_update(model, plan, [[data()] for _ in range(3)], parts)
+        _, sent = unpack_message("upload", upload.to_bytes(), ValueError)
+        assert set(sent) == {"scalars", "difference"}, "neither activations nor labels"
+        assert len(sent["difference"]) == model.layout.size - model.layout.cut(BOUNDARY)
+        scalars[q] = sent["scalars"].numel() // 3
+    nothing = ["0"] * 3  # one message each way in a round: no step has an answer
+    return [*nothing, line(scalars[2], scalars[3]), "top's difference, per round", "E >= 1"]
 
 
 def table() -> str:

@@ -106,6 +106,47 @@ def test_a_client_that_fails_in_the_middle_leaves_the_top_as_it_was(tmp_path: Pa
         assert torch.equal(one, two)
 
 
+def test_more_uploads_than_steps_allow_are_refused(tmp_path: Path) -> None:
+    """And what they moved of the top is taken back: h = 3 and k = 2 make two uploads."""
+    setting = setting_of("heron-sfl", surrogate=HEAD, q=1, local_steps=3, upload_every=2)
+    server, clients, engine = roles(saved("llama", tmp_path), "llama", setting, clients=2)
+    clients[0].every = 1  # type: ignore[attr-defined]
+    before = server.top.w.clone()
+    server.begin([0, 1])
+    assert engine.turn(1) is None
+    alone = server.top.w.clone()
+    assert engine.turn(0) == "more than 2 batches in one round"
+    server.drop(0)
+    assert torch.equal(server.top.w, alone)
+    assert not torch.equal(server.top.w, before)
+
+
+def test_an_activation_whose_gradient_overflows_does_not_move_the_top(tmp_path: Path) -> None:
+    """Finite values of z can give none: the step goes on without that client."""
+    setting = setting_of("heron-sfl", surrogate=HEAD, q=1, upload_every=1)
+    folder, ends = saved("opt", tmp_path), []
+    for cohort in ([1], [0, 1]):
+        server, clients, engine = roles(folder, "opt", setting, clients=2)
+        clients[0].local_step = wild(clients[0])  # type: ignore[method-assign]
+        records: list = []
+        train(server, engine, lambda step, chosen=cohort: chosen, 1, records.append)
+        ends.append((server.top.w, server.kept))
+        expected = {0: "loss or gradient at this z are not finite"} if 0 in cohort else {}
+        assert records[0].refused == expected
+    for one, two in zip(*ends, strict=True):
+        assert torch.equal(one, two)
+
+
+def wild(client: Any) -> Any:
+    """A client's step whose z is as large as float32 allows."""
+
+    def step(t: int, e: int, data: Batch, open_top: Any) -> Any:
+        z = torch.full((1, len(data.texts.tokens), CONFIGS["opt"].hidden_size), 3e38)
+        open_top(None, data, None).gradients(z, to_boundary=False)
+
+    return step
+
+
 def failing_after(data: list[Batch]) -> Any:
     """Two good batches, then a failure on the way."""
     yield from data[:2]

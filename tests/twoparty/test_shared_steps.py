@@ -13,7 +13,7 @@ from hofl.twoparty.server import SplitServer
 from hofl.twoparty.shared import SharedClient
 from hofl.twoparty.store import ClientStore, load_server, save_server
 from hofl.twoparty.training import train
-from support.models import batch
+from support.models import batch, padded
 from support.twoparty import (
     batches_of,
     directions_at,
@@ -100,10 +100,10 @@ def test_the_linear_scalar_is_autograds_directional_derivative(tmp_path: Path) -
     server, _, engine = roles(folder, "llama", setting, clients=1)
     train(server, engine, lambda step: [0], 1)
     whole, data = whole_model(folder, "llama", setting), batch(0)
-    inputs = whole.model.inputs(data.texts)
-    hidden = whole.model.forward(inputs.hidden, inputs, 0, whole.model.num_blocks)
-    below = whole.model.parameters_in(range(2))
-    grads = torch.autograd.grad(whole.model.loss(hidden, data), below)
+    plain = padded(data)
+    logits = whole.model.module(input_ids=plain.input_ids).logits[plain.rows, plain.columns]
+    loss = torch.nn.functional.cross_entropy(logits[:, data.goal.candidates], data.goal.targets)
+    grads = torch.autograd.grad(loss, whole.model.parameters_in(range(2)))
     gradient = torch.cat([g.reshape(-1) for g in grads])
     for scalar, u in zip(server.kept[0], directions_at(whole.model, setting, 0, 0), strict=True):
         assert scalar.item() == pytest.approx((gradient @ u).item(), rel=0.05, abs=1e-3)

@@ -1,16 +1,25 @@
 """``hofl split``: an ordinary run folder, the same bits after a stop, one line for a mistake."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import safe_open
 
 import hofl
+from hofl.cli.split import EXAMPLES
+from hofl.experiment.launcher import prepared
+from hofl.experiment.method import build_method
 from hofl.experiment.runs import RunDirectory
+from hofl.models.halves import Half
+from hofl.twoparty.build import check_split, half_of, setting_of
 from hofl.twoparty.run import resume_split, run_split
 from support.runs import adapter_bytes, run_cli, stop_at
 from support.twoparty import SPLIT, split_config
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", SPLIT)
@@ -54,10 +63,10 @@ def test_the_command_prints_the_ledger_and_the_adapter(tiny_folder: Path, tmp_pa
 
 
 def test_mistakes_are_one_line(tiny_folder: Path, tmp_path: Path) -> None:
-    def refused(**changes: Any) -> str:
-        config = split_config(tiny_folder, "ho-sfl", **changes)
+    def refused(name: str = "ho-sfl", processes: int = 0, **changes: Any) -> str:
+        config = split_config(tiny_folder, name, **changes)
         with pytest.raises(hofl.HoflError) as error:
-            run_split(config, tmp_path / "no")
+            run_split(config, tmp_path / "no", processes=processes)
         assert not (tmp_path / "no").exists()
         return str(error.value)
 
@@ -70,6 +79,52 @@ def test_mistakes_are_one_line(tiny_folder: Path, tmp_path: Path) -> None:
     assert "unknown workflow 'mail'" in refused(method={"workflow": "mail"})
     assert "'shared-steps' has no option 'speed'" in refused(method={"workflow": {"speed": 1}})
     assert "set fleet.dropout=0" in refused(fleet={"dropout": 0.1})
+    for key, value, allowed in [
+        ("method.proximal", 0.1, "0"),
+        ("method.uplink_bits", 8, "32"),
+        ("method.aggregation", "median", "mean"),
+        ("server.min_answers", 2, "1"),
+        ("server.max_scalar", 3.0, "inf"),
+    ]:
+        section, _, option = key.partition(".")
+        reason = f"{key}={value} has no effect in hofl split: set {key}={allowed}."
+        assert refused(**{section: {option: value}}) == reason
+    assert "set method.directions=gaussian" in refused(method={"directions": "curved"})
+    assert "set method.estimator to forward or central" in refused(
+        "hosl", method={"estimator": "forward-mode"}
+    )
+    head = {"name": "auxiliary-head", "rank": 2, "blocks": 3}
+    assert "set method.surrogate.blocks to at most 2" in refused(
+        "heron-sfl", method={"surrogate": head}
+    )
+    assert "or leave out --processes" in refused(processes=1, model={"weights": "random"})
+
+
+def test_examples_that_are_printed_can_be_run() -> None:
+    """Of the help and of the first page; their model is not loaded here."""
+    printed = [*EXAMPLES["split"], *(ROOT / "docs" / "index.md").read_text().splitlines()]
+    lines = [line for line in printed if re.match(r"hofl split (demo|sst2) ", line)]
+    assert len(lines) == 2
+    for line in lines:
+        source, *changes = line.partition(" --out")[0].split()[2:]
+        config = hofl.read_config(source, changes)
+        check_split(config, build_method(config))
+
+
+def test_every_role_starts_from_the_adapter_that_the_run_starts_from(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """A client process that began with a fresh adapter would send scalars of another bottom."""
+    before = run_split(split_config(tiny_folder, "ho-sfl"), tmp_path / "before")
+    simulation = prepared(
+        split_config(tiny_folder, "ho-sfl", adapter={"start": str(before.adapter)})
+    )
+    setting = setting_of(simulation.config, simulation.method, boundary=2)
+    for half in Half:
+        model = half_of(simulation.config, half, setting).split
+        assert torch.equal(model.w, simulation.start.w)
+    fresh = prepared(split_config(tiny_folder, "ho-sfl")).start.w
+    assert not torch.equal(fresh, simulation.start.w)
 
 
 def test_a_split_run_and_another_are_not_resumed_as_each_other(

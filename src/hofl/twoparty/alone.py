@@ -17,13 +17,14 @@ from hofl.core.batch import Batch
 from hofl.core.errors import HoflError
 from hofl.local.site import Site
 from hofl.local.top import Gradients
+from hofl.models.split import SplitModel
 from hofl.rules import SURROGATES, LocalRule
 from hofl.twoparty.client import RemoteTop, SplitClient
 from hofl.twoparty.exchange import Channel, Message, MessageRefused, on_the_wire
 from hofl.twoparty.labels import labels_of
 from hofl.twoparty.segment import Segment, learning_rate
 from hofl.twoparty.server import SplitServer, Turn
-from hofl.twoparty.setting import FIRST, Workflow
+from hofl.twoparty.setting import FIRST, Setting, Workflow
 
 
 def local_steps(rule: LocalRule, upload_every: int = 5, server_lr: float | None = None) -> Workflow:
@@ -44,7 +45,7 @@ def local_steps(rule: LocalRule, upload_every: int = 5, server_lr: float | None 
         raise HoflError(f"upload_every must be a positive integer, got {upload_every!r:.40}.")
     return Workflow(
         client=partial(AloneClient, every=upload_every),
-        server=AloneServer,
+        server=partial(AloneServer, most=-(-rule.local_steps // upload_every)),
         shares_directions=False,
         server_lr=learning_rate(server_lr),
     )
@@ -70,6 +71,11 @@ class AloneClient(SplitClient):
 
     every: int = 1
 
+    @property
+    def state_bytes(self) -> int:
+        """Nothing: the next turn brings its own."""
+        return 0
+
     def train(self, turn: Message, channel: Channel) -> dict[str, Tensor]:
         """Run h steps from the common weights and return what came of them."""
         head, cut = self.model.layout.cut(0), self.model.layout.cut(self.setting.boundary)
@@ -90,7 +96,17 @@ class AloneClient(SplitClient):
 
 
 class AloneServer(SplitServer):
-    """Keeps the common weights of auxiliary head and bottom."""
+    """Keeps the common weights of auxiliary head and bottom.
+
+    Args:
+        model: at least the top half.
+        setting: what both roles agreed on.
+        most: uploads of a client in a round, one for every k of h local steps.
+    """
+
+    def __init__(self, model: SplitModel, setting: Setting, most: int) -> None:
+        super().__init__(model, setting)
+        self._most = most
 
     def start(self) -> Tensor:
         """Return the weights that everyone starts from."""
@@ -103,6 +119,8 @@ class AloneServer(SplitServer):
 
     def take_gradient(self, turn: Turn, gradients: Gradients) -> dict[str, Tensor]:
         """Move the top at once, and say nothing."""
+        if len(turn.losses) > self._most:
+            raise MessageRefused(f"more than {self._most} batches in one round")
         if turn.before is None:
             turn.before = self.top.copy()
         self.top.step(gradients.flat.cpu(), self.setting.top_optimizer)

@@ -1,6 +1,8 @@
 """From a configuration to the roles of a split run: the setting, data, cohorts, halves."""
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from hofl.data.shards import minibatches
 from hofl.experiment.build import Simulation
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.model import adapter_of, encoded
+from hofl.experiment.start import started
 from hofl.experiment.tasks import fleet_seed, resolved_task, shards_of
 from hofl.methods import METHODS, Method
 from hofl.models.adapters import Lora
@@ -22,15 +25,15 @@ from hofl.models.loading import (
     read_model_config,
     resolve_reference,
 )
-from hofl.rules import SURROGATES
+from hofl.rules import DIRECTIONS, SURROGATES
 from hofl.sampling.policies import draw_cohort
 from hofl.twoparty.client import Batches
 from hofl.twoparty.setting import Setting
 from hofl.workflows import WORKFLOWS
 
 
-def check_split(config: ExperimentConfig, method: Method) -> None:
-    """Refuse a configuration that a split workflow cannot carry out."""
+def check_split(config: ExperimentConfig, method: Method, processes: int = 0) -> None:
+    """Refuse a configuration that a split workflow cannot carry out, before anything is loaded."""
     if not method.splits:
         names = ", ".join(name for name, entry in METHODS.items() if entry.splits)
         raise HoflError(
@@ -53,7 +56,38 @@ def check_split(config: ExperimentConfig, method: Method) -> None:
         raise HoflError("activations travel unprotected in hofl split: set privacy.noise=0.")
     if config.fleet.dropout:
         raise HoflError("hofl split does not simulate dropouts: set fleet.dropout=0.")
-    setting_of(config, method, boundary=1)  # refuse options of the workflow before anything loads
+    for key, (got, only) in _without_effect(config, method).items():
+        if got != only:
+            raise HoflError(f"{key}={got} has no effect in hofl split: set {key}={only}.")
+    if DIRECTIONS[method.local.directions.name].keep is not None:
+        raise HoflError(
+            f"directions {method.local.directions.name!r} need what a server of whole models "
+            "keeps: set method.directions=gaussian, or use hofl run."
+        )
+    if processes and not _in_files(config):
+        raise HoflError(
+            "processes read their halves from the model's files: set model.weights=pretrained and "
+            f"model.storage_dtype to one of {', '.join(DTYPES)}, or leave out --processes."
+        )
+    setting_of(config, method, boundary=1)  # refuse options of the workflow
+
+
+def _without_effect(config: ExperimentConfig, method: Method) -> dict[str, tuple[Any, Any]]:
+    """Return what would change a run of whole models and not a split one: set value, allowed."""
+    server, rule = config.server, method.local
+    return {
+        "method.proximal": (rule.proximal, 0),
+        "method.uplink_bits": (rule.uplink_bits, 32),
+        "method.aggregation": (method.aggregation.name, "mean"),
+        "server.min_answers": (server.min_answers, 1),
+        "server.max_norm": (server.max_norm, math.inf),
+        "server.max_scalar": (server.max_scalar, math.inf),
+    }
+
+
+def _in_files(config: ExperimentConfig) -> bool:
+    """Tell whether the halves of a model can be read from its files."""
+    return config.model.weights == "pretrained" and config.model.storage_dtype in DTYPES
 
 
 def common_boundary_of(simulation: Simulation) -> int:
@@ -119,11 +153,6 @@ def batches_of(config: ExperimentConfig, method: Method, model: LoadedModel) -> 
 def half_of(config: ExperimentConfig, half: Half, setting: Setting) -> LoadedModel:
     """Load one half of the model that a configuration names, and nothing of the other."""
     section, part = config.model, setting.rule.surrogate
-    if section.weights != "pretrained" or section.storage_dtype not in DTYPES:
-        raise HoflError(
-            "processes read their halves from the model's files: set model.weights=pretrained and "
-            f"model.storage_dtype to one of {', '.join(DTYPES)}, or leave out --processes."
-        )
     adapter = adapter_of(config)
     assert isinstance(adapter, Lora)
     reference, hugging_face = resolve_reference(section.name), read_model_config(section.name)
@@ -139,4 +168,6 @@ def half_of(config: ExperimentConfig, half: Half, setting: Setting) -> LoadedMod
         compute_dtype=DTYPES[computed],
         surrogate=part.made_by(SURROGATES[part.name].make).parameters(hugging_face),
     )
-    return LoadedModel(split, load_tokenizer(reference), reference, section.name)
+    loaded = LoadedModel(split, load_tokenizer(reference), reference, section.name)
+    started(config, loaded)
+    return loaded

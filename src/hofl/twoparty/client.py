@@ -89,6 +89,11 @@ class SplitClient(ABC):
         """Steps that the client's bottom has taken; 0 where every step brings a new one."""
         return 0
 
+    @property
+    def state_bytes(self) -> int:
+        """What the client holds between its turns, beside the model."""
+        return self.bottom.size_bytes
+
     def take_turn(self, step: int, channel: Channel) -> None:
         """Take part in step t: get what it starts from, train, send the result."""
         ready = Message("ready", step, self.number, fields={"held": self.held})

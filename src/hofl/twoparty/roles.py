@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,9 +19,12 @@ from hofl.twoparty.build import batches_of, cohorts_of, half_of, setting_of
 from hofl.twoparty.client import SplitClient
 from hofl.twoparty.exchange import Message, MessageRefused, step_and_client
 from hofl.twoparty.link import CALL, IDLE, OVER, SERVER, STOP, Link, LinkedClients, LinkedServer
-from hofl.twoparty.server import MOST_TOKENS, SplitServer
+from hofl.twoparty.server import MOST_TOKENS
 from hofl.twoparty.store import ClientStore, load_server, save_server
 from hofl.twoparty.training import train
+
+MEASURED = 5
+"""Turns of a process in which memory is measured: texts differ in length, measuring takes time."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,11 @@ def serve(rank: int, job: Job) -> None:
     model = half_of(config, Half.TOP, setting).split
     server = setting.workflow.server(model, setting)
     load_server(directory.checkpoint, server)
-    meter = MeteredServer(server, half_bytes(model, Half.TOP, job.boundary))
+    held = half_bytes(model, Half.TOP, job.boundary) + server.top.size_bytes + server.kept.nbytes
+    counter = LiveBytes(model.device)
     link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, server.most_bytes)
-    engine = LinkedClients(meter, link, job.processes)  # type: ignore[arg-type]
+    engine = LinkedClients(server, link, job.processes)
+    cohorts = cohorts_of(config, method, directory.secret())
 
     def record(made: RoundRecord) -> None:
         if engine.client_peak:
@@ -78,10 +84,12 @@ def serve(rank: int, job: Job) -> None:
             )
         if os.getppid() != job.parent:  # a resumed run may be at work on the folder
             raise HoflError("the process that started the run is gone")
-        directory.record(replace(made, server_peak_bytes=meter.peak or None))
+        directory.record(replace(made, server_peak_bytes=held + counter.peak))
         save_server(directory.checkpoint, server)
 
-    train(server, engine, cohorts_of(config, method, directory.secret()), config.rounds, record)
+    with counter:  # the first step alone: measuring takes time
+        train(server, engine, cohorts, min(server.step + 1, config.rounds), record)
+    train(server, engine, cohorts, config.rounds, record)
     engine.stop()
     link.close()
 
@@ -100,7 +108,7 @@ def work(rank: int, job: Job) -> None:
     most = 4 * MOST_TOKENS * (model.config.get_text_config().hidden_size + 8) + 8 * len(start)
     link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, most)
     clients: dict[int, SplitClient] = {}
-    peak = 0
+    peak, turns = 0, 0
     while True:
         data_in = link.receive(SERVER, IDLE)
         kind = message_kind(data_in, MessageRefused)
@@ -112,40 +120,14 @@ def work(rank: int, job: Job) -> None:
             model.load(start)
             clients[number] = setting.workflow.client(model, setting, number, data, store)
         fields: dict[str, object] = {}
+        counter, client = LiveBytes(model.device), clients[number]
+        held = half_bytes(model, Half.BOTTOM, job.boundary) + client.state_bytes
         try:
-            if peak:
-                clients[number].take_turn(step, LinkedServer(link))
-            else:
-                with LiveBytes(model.device) as counter:
-                    clients[number].take_turn(step, LinkedServer(link))
-                peak = half_bytes(model, Half.BOTTOM, job.boundary) + counter.peak
+            with counter if turns < MEASURED else nullcontext():
+                client.take_turn(step, LinkedServer(link))
+            turns += 1
+            peak = max(peak, held + counter.peak)
         except MessageRefused as refusal:
             fields["reason"] = reason_of(refusal)
         over = Message(OVER, step, number, fields={**fields, "peak": peak})
         link.send(over.to_bytes(), SERVER)
-
-
-class MeteredServer:
-    """A server whose peak memory is measured until it has answered its first activation.
-
-    Args:
-        server: the server.
-        weights: bytes of its half of the model.
-    """
-
-    def __init__(self, server: SplitServer, weights: int) -> None:
-        self._server, self._weights, self.peak = server, weights, 0
-
-    @property
-    def step(self) -> int:
-        """The server's step."""
-        return self._server.step
-
-    def answer(self, client: int, data: bytes) -> bytes:
-        """Answer as the server does."""
-        if self.peak or message_kind(data, MessageRefused) != "activation":
-            return self._server.answer(client, data)
-        with LiveBytes(self._server.model.device) as counter:
-            answer = self._server.answer(client, data)
-        self.peak = self._weights + counter.peak
-        return answer

@@ -51,7 +51,7 @@ def run_split(
     path = Path(out)
     with readable_errors(path):
         check_new(path, RESUME.format(path=path))
-        check_split(config, build_method(config))
+        check_split(config, build_method(config), processes)
         simulation = prepared(config)
         setting = _setting(simulation)
         data = {"train": digest_of(simulation.train.examples)}
@@ -71,7 +71,7 @@ def resume_split(
         if finished is not None:
             return Result(directory.path, finished)
         config = directory.config()
-        check_split(config, build_method(config))
+        check_split(config, build_method(config), processes)
         begun = (directory.checkpoint / SPLIT_STATE).exists()
         if not begun and directory.metrics()[1:]:
             raise HoflError(f"{path} is not a split run: resume it with hofl run --resume {path}")

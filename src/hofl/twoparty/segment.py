@@ -43,6 +43,11 @@ class Segment:
         parts = {"w": self.w, "m": self.moments.m, "v": self.moments.v, "decays": decays}
         return {name: tensor for name, tensor in parts.items() if tensor is not None}
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of parameters and moments."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Segment":
         """Read :meth:`tensors`."""

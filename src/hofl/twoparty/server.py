@@ -188,6 +188,8 @@ class SplitServer(ABC):
         z, batch = z.to(model.device, model.compute_dtype), batch.to(model.device)
         turn.top = LocalTop(model, model.inputs(batch.texts), batch, self.setting.boundary)
         gradients = turn.top.gradients(z, to_boundary=self.setting.gives_delta)
+        if not gradients.value.isfinite() or not gradients.flat.isfinite().all():
+            raise MessageRefused("loss or gradient at this z are not finite")
         turn.losses.append(gradients.value.item())
         turn.examples += batch.examples
         return Message("feedback", self.step, message.client, self.take_gradient(turn, gradients))

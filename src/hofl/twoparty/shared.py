@@ -16,7 +16,7 @@ from hofl.core.errors import HoflError, printable
 from hofl.core.layout import Layout
 from hofl.local.site import Site
 from hofl.local.top import Gradients
-from hofl.rules import LocalRule
+from hofl.rules import ESTIMATORS, SURROGATES, LocalRule
 from hofl.twoparty.client import RemoteTop, SplitClient
 from hofl.twoparty.exchange import Channel, Message, MessageRefused, on_the_wire
 from hofl.twoparty.segment import Segment, learning_rate
@@ -35,6 +35,13 @@ def shared_steps(rule: LocalRule, server_lr: float | None = None) -> Workflow:
         raise HoflError(
             f"shared steps are averaged one by one: set method.local_steps=1, got "
             f"{rule.local_steps}."
+        )
+    surrogate = SURROGATES[rule.surrogate.name]
+    here = surrogate.gives_delta or surrogate.judges_alone
+    if ESTIMATORS[rule.estimator.name].passes is None and not here:
+        raise HoflError(
+            f"a server answers with losses, of which {rule.estimator.name!r} makes no scalars: set "
+            "method.estimator to forward or central."
         )
     return Workflow(
         client=SharedClient,
