@@ -72,7 +72,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "heron-sfl": Entry(("1e-5", "3e-5", "1e-4"), top_times=300, split=True),
     "decomfl-sgd": Entry(SGD),
-    "hiso": Entry(SGD),
+    "hiso": Entry(SGD, tuple(ONE_STEP)),  # as its authors: H moves once in every step
     "fedzo": Entry(SGD),
     "mezo": Entry(SGD, ("rounds=24", *ONE_CLIENT, "fleet.boundaries=[0.75]")),
     "fedkseed": Entry(SGD),
