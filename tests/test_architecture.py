@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from import_graph import (
@@ -110,28 +111,67 @@ def test_comparisons_of_every_form_are_seen() -> None:
 
 
 READERS = {
-    "choosing": {"measure.py", "pilot.py"},
-    "cli": {"check.py", "measure.py", "run.py", "split.py"},
-    "comparing": {"plan.py", "schedule.py"},
-    "deploy": {"rehearsal.py", "server.py", "worker.py"},
-    "paper": {"estimate.py", "probe.py"},
-    "twoparty": {"build.py", "processes.py", "roles.py", "run.py"},
+    # These make configurations from others.
+    "choosing/pilot.py": "the short runs of a pilot",
+    "comparing/plan.py": "the cells of a comparison",
+    "deploy/rehearsal.py": "a fleet of another size, and the settings of its devices' workers",
+    "paper/scaling.py": "the paper's runs within a time budget",
+    "paper/running.py": "the same: the paper's models, for the longest text they read",
+    # These show what a configuration says.
+    "cli/check.py": "hofl check",
+    "cli/paper_tables.py": "hofl paper: a note on the precision",
+    "paper/estimate.py": "operations of the paper's runs, counted before anything is built",
+    # These read it before, or while, a role is built.
+    "cli/run.py": "hofl demo fetches the model that its recipe names before the first run",
+    "deploy/server.py": "the server's role: threads, deadlines and size of the fleet",
+    "deploy/worker.py": "the device's role: if building fails, a private run keeps the reason",
+    "twoparty/build.py": "both roles of a split run, which experiment/build does not know",
 }
-"""Outside ``experiment``: what starts a role, makes configurations from others, or shows them."""
+"""Outside ``experiment``: who reads a configuration, and what for."""
+
+
+def readings(source: str) -> set[str]:
+    """Return what a module reads of configurations.
+
+    ``config.fleet``, ``run.config().rounds``, ``base.seed``; under other names, keys of sections:
+    ``chosen.method.name``. Neither ``self`` nor ``plan`` is a configuration.
+    """
+    sections = {
+        name: keys(*get_args(field.annotation), field.annotation)
+        for name, field in ExperimentConfig.model_fields.items()
+        if name != "name"
+    }
+    seen = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Attribute):
+            continue
+        base = node.value.func if isinstance(node.value, ast.Call) else node.value
+        named = getattr(base, "attr", getattr(base, "id", "")) in ("config", "base")
+        inner = getattr(getattr(base, "value", None), "id", "") not in ("self", "plan")
+        if (named and node.attr in sections) or (
+            inner and node.attr in sections.get(getattr(base, "attr", ""), ())
+        ):
+            seen.add(ast.unparse(node))
+    return seen
+
+
+def keys(*types: Any) -> set[str]:
+    """Return the keys of those of these types that are sections."""
+    return {key for part in types for key in getattr(part, "model_fields", ())}
 
 
 def test_a_configuration_is_read_where_things_are_built_and_nowhere_else() -> None:
-    """Everybody else is given values. ``config.fleet`` is seen, and ``run.config().fleet``."""
-    sections = set(ExperimentConfig.model_fields) - {"name"}
-    found: dict[str, set[str]] = {}
-    for path, source in SOURCES.items():
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Attribute) and node.attr in sections:
-                base = node.value.func if isinstance(node.value, ast.Call) else node.value
-                if getattr(base, "attr", getattr(base, "id", "")) == "config":
-                    found.setdefault(part_of(path), set()).add(path.name)
-    assert found.pop("experiment")
-    assert found == READERS
+    """Everybody else is given values."""
+    readers = {path.as_posix() for path, source in SOURCES.items() if readings(source)}
+    assert {name for name in readers if not name.startswith("experiment/")} == READERS.keys()
+    assert "experiment/build.py" in readers
+
+
+def test_readings_of_a_configuration_are_seen_under_every_name() -> None:
+    source = "config.fleet\nrun.config().rounds\nself.base.seed\nchosen.method.name\n"
+    source += "plan.privacy.noise\nsite.model\nself.model.compute_dtype\nrow.method\n"
+    expected = {"config.fleet", "run.config().rounds", "self.base.seed", "chosen.method.name"}
+    assert readings(source) == expected
 
 
 def test_a_class_has_a_name_of_its_own() -> None:

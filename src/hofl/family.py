@@ -190,7 +190,7 @@ EXPLAINED: dict[str, Explained] = {
             "a client makes w = w_0 - eta sum_c A_c z_c; E times it draws c and takes "
             "s = [l(w + mu z_c) - l(w - mu z_c)] / (2 mu), w <- w - eta s z_c",
             "up go E scalars; the key of the participation says along which candidates",
-            "A_c grows by the cohort's mean sum of scalars along z_c; w is made anew from w_0",
+            "A_c grows by the cohort's mean sum of scalars along z_c; w is rebuilt from w_0",
         ),
         equations="not in the paper; the sum of scalars is Eq. (9)",
         source="FedKSeed, arXiv 2312.06353; lr 3e-7 is its setting for whole models",

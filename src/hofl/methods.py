@@ -171,7 +171,7 @@ METHODS: dict[str, Method] = {
         boundary=all_zeroth_order,
     ),
     "fedkseed": Method(
-        summary="FedKSeed: MeZO along 4096 candidate directions, w made anew from w_0 every round",
+        summary="FedKSeed: MeZO along 4096 candidate directions, w rebuilt from w_0 every round",
         local=replace(_MEZO, optimizer=SGD(lr=3e-7), directions=Part("candidates"), mu=5e-4),
         boundary=all_zeroth_order,
         aggregation=Part("from-start"),

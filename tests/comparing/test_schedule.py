@@ -109,7 +109,7 @@ def test_memory_decides_how_many_run(killed: Path, monkeypatch: pytest.MonkeyPat
     """After a first round its peak is known, and the next cell waits until that much is free."""
     rounds = {"a": 0}
     monkeypatch.setattr("hofl.comparing.schedule.memory_left", lambda: iter([10]))
-    monkeypatch.setattr("hofl.comparing.schedule.usable_cores", lambda: 4)
+    monkeypatch.setattr("hofl.comparing.plan.usable_cores", lambda: 4)
     pool = CellPool(Comparison.open(killed), None)
     monkeypatch.setattr(pool, "_rounds", rounds.__getitem__)
     assert pool._may_start(), "the first one always"

@@ -6,6 +6,7 @@ That every method runs is shown in ``tests/experiment/test_engine.py``.
 import json
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +60,37 @@ def test_its_boundaries_fit_the_model_and_the_devices_unless_it_ignores_memory(n
         assert np.issubdtype(cuts.dtype, np.integer)
         assert ((cuts >= 0) & (cuts <= 4)).all()
         assert (cuts >= given).all() or not cuts.any()
+
+
+class Counted(np.ndarray):
+    """An array that counts what is done with it: operations on the whole, and looks at elements."""
+
+    count = 0
+
+    def __array_ufunc__(self, ufunc: np.ufunc, kind: str, *inputs: Any, **options: Any) -> Any:
+        Counted.count += 1
+        plain = [np.asarray(each) if isinstance(each, Counted) else each for each in inputs]
+        return getattr(ufunc, kind)(*plain, **options)
+
+    def __iter__(self) -> Any:
+        Counted.count += len(self)
+        return iter(np.asarray(self))
+
+    def __getitem__(self, key: Any) -> Any:
+        Counted.count += 1
+        return np.asarray(self)[key]
+
+
+@each
+def test_its_boundaries_take_as_many_operations_for_a_thousand_devices_as_for_ten(
+    name: str,
+) -> None:
+    counts = []
+    for clients in (10, 1000):
+        Counted.count = 0
+        METHODS[name].boundary((np.arange(clients) % 4).view(Counted), 4)
+        counts.append(Counted.count)
+    assert counts[0] == counts[1]
 
 
 @each

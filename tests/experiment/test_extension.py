@@ -1,6 +1,7 @@
 """A run that is extended ends as one that was longer from the start."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,16 @@ def test_a_stopped_run_can_be_extended_and_a_kill_in_between_loses_nothing(
             hofl.resume(stopped, rounds=3)
     again = hofl.resume(stopped).summary
     assert again["final"] == summary["final"]
-    hofl.resume(stopped, rounds=3)
+    with pytest.raises(KeyboardInterrupt):
+        hofl.resume(stopped, stop_at_start, rounds=3)
+    hofl.resume(stopped, rounds=3)  # it has them already, and is resumed by the same words
     same_results(stopped, long.path)
+
+
+def stop_at_start(event: str, facts: Mapping[str, Any]) -> None:
+    """Stop before the first round."""
+    if event == "start":
+        raise KeyboardInterrupt
 
 
 def test_what_cannot_be_extended_exactly_is_one_line_and_stays_as_it_was(

@@ -1,6 +1,7 @@
 """Records of rounds and runs: old files load, figures are what was measured, rounds count."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -217,6 +218,19 @@ def test_events_and_their_facts_are_those_that_are_documented(
         del values["sha256"]  # of the file's own text
     assert [*seen["round"], *seen["end"]] == written
     assert seen["plan"] == [json.loads((run.path / "plan.json").read_text())]
+    assert set(seen) <= described_events()
+
+
+def described_events() -> set[str]:
+    """Events in the table of docs/extending.md."""
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-    listed = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
-    assert set(seen) | {"lost", "device", "waiting"} <= listed
+    table = page.split("## Watching a run")[1].split("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+
+
+def test_every_event_that_is_sent_is_described_and_no_other() -> None:
+    sources = [path.read_text() for path in Path(hofl.__file__).parent.rglob("*.py")]
+    sent = {event for text in sources for event in re.findall(r'(?:observe|seen)\("(\w+)"', text)}
+    rounds = (Path(hofl.__file__).parent / "experiment" / "rounds.py").read_text()
+    assert sent == described_events()
+    assert sent == set(re.findall(r"^``(\w+)``  ", rounds, re.MULTILINE))

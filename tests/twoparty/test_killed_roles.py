@@ -105,7 +105,7 @@ def test_a_silent_or_wrong_client_is_one_line(
         run_split(config, tmp_path / "run", stop_at_start)
     directory = RunDirectory(tmp_path / "run")
     with pytest.raises(hofl.HoflError, match=reason):
-        train_in_processes(directory, 2, 1, lambda event, facts: None, role)
+        train_in_processes(directory, 2, 2, 1, lambda event, facts: None, role)
     assert len(directory.metrics()) == 1
 
 

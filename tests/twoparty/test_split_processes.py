@@ -29,6 +29,7 @@ def test_processes_exchange_the_same_bytes_and_each_reads_its_own_half(
     train_in_processes(
         directory,
         boundary=2,
+        rounds=3,
         processes=1,
         observe=lambda event, facts: steps.append(facts["round"]) if event == "round" else None,
         role=watched,

@@ -22,7 +22,6 @@ from torch import Tensor
 from hofl.algorithm import reconstruct
 from hofl.choosing.guide import CANDIDATES
 from hofl.choosing.moments import LEAST, FleetMeasurement, measurement
-from hofl.choosing.pilot import with_policy
 from hofl.choosing.qp import statistical_qp
 from hofl.choosing.signal import tier_signals
 from hofl.core.durable import write_whole
@@ -30,9 +29,8 @@ from hofl.core.errors import HoflError
 from hofl.core.optim import SGD
 from hofl.experiment.build import Simulation
 from hofl.experiment.checkpoint import load_state
-from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.resolved import with_policy
 from hofl.experiment.runs import RunDirectory, config_text
-from hofl.experiment.tasks import fleet_seed
 from hofl.messages import Upload
 from hofl.rules import LocalRule, Part
 from hofl.sampling.policies import DimensionAware
@@ -152,7 +150,7 @@ class _Prober:
 
     def _answer(self, number: int, client: int, w: Tensor, rule: LocalRule | None) -> np.ndarray:
         experiment = self._experiment
-        number += experiment.config.rounds
+        number += experiment.rounds
         state = replace(experiment.start, w=w, round=number)
         plan = experiment.plan(state, client, experiment.present(number))
         if rule is not None:
@@ -183,9 +181,8 @@ def compare_policies(
     to one half of the repetitions are judged by the other half, both ways, and the values averaged;
     the shares shown are those of all repetitions.
     """
-    cohort, seed = experiment.config.fleet.cohort, fleet_seed(experiment.config)
+    cohort, present = experiment.cohort_size, experiment.present(0)
     whole, notes = measured.statistics, []
-    scores = experiment.scores(experiment.present(0))
     pairs = list(permutations(measured.halves, 2)) or [(whole, whole)]
     if not measured.halves:
         notes.append(
@@ -194,7 +191,7 @@ def compare_policies(
         )
 
     def without_statistics(beta: float) -> Callable[[Statistics], np.ndarray]:
-        p = DimensionAware(beta).marginals(scores, cohort, seed)
+        p = experiment.marginals(0, present, DimensionAware(beta))
         return lambda _: p
 
     policies = {f"beta {beta:g}": without_statistics(beta) for beta in CANDIDATES}
@@ -213,17 +210,17 @@ def compare_policies(
 
 
 def save_measurement(
-    measured: FleetMeasurement, config: ExperimentConfig, floor: float, out: Path
+    measured: FleetMeasurement, experiment: Simulation, floor: float, out: Path
 ) -> None:
     """Write both files into the new folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "statistics.json", measured.to_json() + "\n")
     statistics = measured.statistics
-    costs = tuple(statistics.costs(config.fleet.cohort).tolist())
+    costs = tuple(statistics.costs(experiment.cohort_size).tolist())
     head = (
         "# Water-filling at measured statistics, by hofl beta measure: weight = 2 N H_a and\n"
         f"# costs = (L h / K) (v_i + 2 ||a_i - mean||^2) from {measured.repetitions} repetitions."
         "\n\n"
     )
-    filled = with_policy(config, WaterFilling(statistics.weight, floor, costs))
+    filled = with_policy(experiment.config, WaterFilling(statistics.weight, floor, costs))
     write_whole(out / "water-filling.toml", head + config_text(filled))

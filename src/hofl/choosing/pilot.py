@@ -13,6 +13,7 @@ PILOT/chosen.toml    the formal run's configuration with the chosen beta, for ``
 """
 
 import json
+import math
 import tomllib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from hofl.choosing.guide import allowed
 from hofl.choosing.selection import CandidateStanding, choice, rungs, standings, survivors
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
@@ -30,17 +32,15 @@ from hofl.experiment.config import ExperimentConfig, parse_config
 from hofl.experiment.launch import advance, readable_errors
 from hofl.experiment.launcher import prepared
 from hofl.experiment.method import build_method
+from hofl.experiment.resolved import with_policy
 from hofl.experiment.reuse import check_new
 from hofl.experiment.rounds import Observer
 from hofl.experiment.runs import config_text
 from hofl.experiment.tasks import fleet_seed
-from hofl.sampling.policies import (
-    DimensionAware,
-    Policy,
-    Uniform,
-    policy_spec,
-)
+from hofl.sampling.policies import DimensionAware, Uniform
 
+SHARE = 8
+"""Unless its rounds are given, a pilot is this many times shorter than the formal run."""
 Watch = Callable[[str], AbstractContextManager[Observer]]
 """Title of a run -> its progress display."""
 
@@ -78,6 +78,35 @@ class Settings:
             raise HoflError(f"holdout must lie in (0, 1), got {self.holdout}.")
         if self.examples < 0 or self.examples == 1:
             raise HoflError(f"examples must be 0 (all) or at least 2, got {self.examples}.")
+
+    @classmethod
+    def of(
+        cls,
+        config: ExperimentConfig,
+        candidates: tuple[float, ...],
+        min_participations: float | None = None,
+        rounds: int | None = None,
+        **others: Any,
+    ) -> "Settings":
+        """Return settings for a run: betas that its coverage allows, rounds in proportion to its.
+
+        Args:
+            config: the formal run.
+            candidates: betas, each once.
+            min_participations: leave out betas that expect fewer over the formal run.
+            rounds: length of the last rung; unset, the formal run's divided by ``SHARE``.
+            others: the other settings.
+        """
+        fleet = {"clients": config.fleet.clients, "cohort": config.fleet.cohort}
+        kept = allowed(candidates, min_participations, **fleet, rounds=config.rounds)
+        if len(kept) == 1 < len(candidates):
+            raise HoflError(
+                f"--min-participations leaves one candidate, {kept[0]:g}, so there is nothing to "
+                f"compare. Set method.policy.beta={kept[0]:g}."
+            )
+        least = 2 ** (max(1, math.ceil(math.log2(len(kept)))) - 1)
+        default = max(least, math.ceil(config.rounds / SHARE))
+        return cls(candidates=kept, rounds=rounds or default, **others)
 
     @property
     def rungs(self) -> list[int]:
@@ -211,12 +240,6 @@ class Pilot:
         ]
         text = config_text(with_policy(self.base, DimensionAware(outcome.beta)))
         return "".join(f"# {line}\n" for line in lines) + "\n" + text
-
-
-def with_policy(config: ExperimentConfig, policy: Policy) -> ExperimentConfig:
-    """Return the configuration with this sampling policy in place of its own."""
-    method = config.method.model_copy(update={"policy": policy_spec(policy)})
-    return config.model_copy(update={"method": method})
 
 
 def _checked(config: ExperimentConfig, settings: Settings) -> ExperimentConfig:

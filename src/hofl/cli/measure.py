@@ -90,7 +90,7 @@ def measure(
 
         measured = measure_fleet(experiment, repetitions, smoothness, means == "gradients", advance)
     with readable_errors(out):
-        save_measurement(measured, experiment.config, floor, out)
+        save_measurement(measured, experiment, floor, out)
     rows, notes = compare_policies(measured, experiment, floor)
     console.print(_moments(measured))
     h_a, zeta2 = _shown(measured.dispersion), _shown(measured.heterogeneity)
@@ -99,8 +99,8 @@ def measure(
         say(console, "H_a is within its noise: raise --repetitions, or try --means gradients")
     s = measured.statistics
     say(console, f"L = {s.smoothness:.4g}, h = {s.step:.4g}, g is the {measured.reference}")
-    _say_signal(console, measured, experiment.method.local, experiment.config.fleet.cohort)
-    console.print(_policies(rows, measured, experiment.config.fleet.cohort))
+    _say_signal(console, measured, experiment.method.local, experiment.cohort_size)
+    console.print(_policies(rows, measured, experiment.cohort_size))
     for note in [*notes, *_limits(measured)]:
         say(console, note)
     say(console, f"next: hofl run {out / 'water-filling.toml'} --out DIR")

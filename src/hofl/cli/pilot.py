@@ -1,6 +1,5 @@
 """``hofl beta pilot``: choose beta by short runs on part of the data."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hofl
-from hofl.choosing.guide import CANDIDATES, allowed
+from hofl.choosing.guide import CANDIDATES
 from hofl.cli import interrupts
 from hofl.cli.display import RunDisplay, say
 from hofl.cli.options import Changes, OptionalSource, numbers
@@ -17,7 +16,6 @@ from hofl.core.errors import HoflError
 
 if TYPE_CHECKING:  # the engine takes seconds to load: only when something runs
     from hofl.choosing.pilot import Rung, Settings
-    from hofl.experiment.config import ExperimentConfig
 
 EXAMPLES = {
     "pilot": (
@@ -28,8 +26,6 @@ EXAMPLES = {
     )
 }
 PAPER = ",".join(map(str, CANDIDATES))
-SHARE = 8
-"""Without --rounds the pilot is this many times shorter than the run."""
 
 
 def pilot(
@@ -70,10 +66,12 @@ def pilot(
         if config is None or out is None:
             raise HoflError("give a configuration and --out DIR, or --resume DIR (see --help).")
         run = hofl.read_config(config, changes)
-        betas = _candidates(candidates, min_participations, run)
-        settings = Settings(
-            candidates=betas,
-            rounds=rounds or _default_rounds(len(betas), run.rounds),
+        betas = numbers("--candidates", candidates, "0,0.25,0.5")
+        settings = Settings.of(
+            run,
+            tuple(set(betas)),
+            min_participations,
+            rounds,
             seeds=seeds,
             examples=examples,
             holdout=holdout,
@@ -88,25 +86,6 @@ def pilot(
         console.print(_table(rung, outcome.beta if rung is outcome.rungs[-1] else None))
     say(console, f"chosen: beta = {outcome.beta:g}")
     say(console, f"next: hofl run {chosen.path / 'chosen.toml'} --out DIR")
-
-
-def _candidates(
-    text: str, min_participations: float | None, run: "ExperimentConfig"
-) -> tuple[float, ...]:
-    betas = numbers("--candidates", text, "0,0.25,0.5")
-    fleet = {"clients": run.fleet.clients, "cohort": run.fleet.cohort, "rounds": run.rounds}
-    kept = allowed(tuple(set(betas)), min_participations, **fleet)
-    if len(kept) == 1 < len(set(betas)):
-        raise HoflError(
-            f"--min-participations leaves one candidate, {kept[0]:g}, so there is nothing to "
-            f"compare. Set method.policy.beta={kept[0]:g}."
-        )
-    return kept
-
-
-def _default_rounds(candidates: int, rounds: int) -> int:
-    least = 2 ** (max(1, math.ceil(math.log2(candidates))) - 1)
-    return max(least, math.ceil(rounds / SHARE))
 
 
 def _plan(settings: "Settings") -> str:

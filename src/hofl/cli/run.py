@@ -93,7 +93,7 @@ def run_shown(
     """Run with a progress display; a stop says how to resume."""
     with (
         interrupts.stoppable(console, out, "hofl run"),
-        RunDisplay(console, title or config.method.name) as display,
+        RunDisplay(console, title or out.name) as display,
     ):
         interrupts.load("hofl.experiment.rounds")
         return hofl.run(config, out, display, progress=False).record
@@ -107,8 +107,6 @@ def resume_shown(
     finished = directory.finished() if from_round is None else None
     if finished is not None and rounds in (None, finished.rounds):
         return finished
-    if rounds == directory.config().rounds:
-        rounds = None  # it was extended, and stopped after that
     with (
         interrupts.stoppable(console, path, "hofl run"),
         RunDisplay(console, path.name) as display,

@@ -84,7 +84,7 @@ def server(
     if summary is None:
         with (
             interrupts.stoppable(console, out, hint, option="--out"),
-            RunDisplay(console, out.name if chosen is None else chosen.method.name) as display,
+            RunDisplay(console, out.name) as display,
         ):
             from hofl.deploy.server import server_launcher
             from hofl.deploy.transport import Endpoint
@@ -125,7 +125,7 @@ def fleet(
     if summary is None:
         with (
             interrupts.stoppable(console, out, hint, option="--out"),
-            RunDisplay(console, settings.method.name) as display,
+            RunDisplay(console, out.name) as display,
         ):
             from hofl.deploy.rehearsal import rehearsal_launcher, sized
 

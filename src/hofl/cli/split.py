@@ -75,10 +75,9 @@ def _run(
     processes: int,
 ) -> RunSummary:
     config = None if source is None else hofl.read_config(source, changes)
-    title = folder.name if config is None else config.method.name
     with (
         interrupts.stoppable(console, folder, "hofl split"),
-        RunDisplay(console, title) as display,
+        RunDisplay(console, folder.name) as display,
     ):
         interrupts.load("hofl.twoparty.run")
         from hofl.twoparty.run import resume_split, run_split

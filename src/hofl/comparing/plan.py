@@ -24,7 +24,7 @@ from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.core.process import usable_cores
 from hofl.experiment.changes import in_order, override
-from hofl.experiment.config import ExperimentConfig, checked_method, parse_config
+from hofl.experiment.config import ExperimentConfig, checked_method, method_of, parse_config
 from hofl.experiment.reuse import check_new
 from hofl.experiment.runs import plain_values
 from hofl.reporting.cells import COMPARISON
@@ -49,6 +49,11 @@ class Planned:
     label: str
     seed: int
     config: ExperimentConfig
+
+    @property
+    def rounds(self) -> int:
+        """T, how many rounds it trains."""
+        return self.config.rounds
 
 
 def arms_of(methods: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[Arm]:
@@ -155,10 +160,15 @@ def planned(
     config: ExperimentConfig,
     path: Path,
     methods: Sequence[str],
-    seeds: Sequence[int],
+    seeds: int | Sequence[int],
     grid: Mapping[str, Sequence[str]],
 ) -> Comparison:
-    """Return a comparison with its threads and held-out share settled; nothing is written."""
+    """Return a comparison with its threads and held-out share settled; nothing is written.
+
+    ``seeds`` is a list, or how many to count from the configuration's own.
+    """
+    if isinstance(seeds, int):
+        seeds = range(config.seed, config.seed + seeds)
     for name, given in (("methods", methods), ("seeds", seeds), *grid.items()):
         if not given or len(set(given)) != len(given):
             raise HoflError(f"{name}: give at least one value, and none twice, got {list(given)}.")
@@ -184,6 +194,15 @@ def with_threads(config: ExperimentConfig, cells: int) -> ExperimentConfig:
     return config.model_copy(update={"engine": engine})
 
 
+def most_at_once(config: ExperimentConfig) -> int:
+    """Return how many cells the cores allow; one where a GPU or workers are shared."""
+    engine = config.engine
+    alone = engine.workers > 1 or engine.device not in ("auto", "cpu")
+    if alone or Path("/dev/nvidia0").exists():
+        return 1
+    return max(1, usable_cores() // engine.threads)
+
+
 def _chooses(grid: Mapping[str, Sequence[str]]) -> bool:
     """Return whether a grid gives a method several rows in one setting."""
     return any(key.startswith("method.") and len(values) > 1 for key, values in grid.items())
@@ -202,8 +221,7 @@ def _check_distinct(configs: Mapping[str, ExperimentConfig]) -> None:
     """Refuse rows that would train the same thing under two names, or share a folder."""
     seen: dict[str, str] = {}
     for label, config in configs.items():
-        method = config.method
-        text = repr(checked_text(config, method.name))
+        text = repr(_trained(config))
         if text in seen:
             raise HoflError(
                 f"{seen[text]!r} and {label!r} are the same run in this configuration, which sets "
@@ -215,14 +233,12 @@ def _check_distinct(configs: Mapping[str, ExperimentConfig]) -> None:
         raise HoflError("two rows would have the same folder: change the values of the grid.")
 
 
-def checked_text(config: ExperimentConfig, name: str) -> tuple[Any, ...]:
+def _trained(config: ExperimentConfig) -> tuple[Any, ...]:
     """Return what a configuration trains: its method with all options, and everything else."""
-    from hofl.methods import method
-
     values = plain_values(config)
     del values["method"]
     try:
-        return vars(method(name, **config.method.options())) | {"summary": ""}, values
+        return vars(method_of(config)) | {"summary": ""}, values
     except HoflError:  # options of a file of statistics, which is read when the run starts
         return config.method, values
 

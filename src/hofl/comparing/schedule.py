@@ -10,7 +10,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from hofl.comparing.cell import forget_failure, note_failure, run_cell
-from hofl.comparing.plan import Comparison, Planned, planned
+from hofl.comparing.plan import Comparison, Planned, most_at_once, planned
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.core.process import (
@@ -18,7 +18,6 @@ from hofl.core.process import (
     kibibytes,
     leave_if_imported_again,
     memory_left,
-    usable_cores,
 )
 from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.launch import readable_errors
@@ -74,8 +73,7 @@ def compare(
         watch: called again and again while cells run.
     """
     leave_if_imported_again()
-    numbers = [config.seed + k for k in range(seeds)] if isinstance(seeds, int) else list(seeds)
-    comparison = planned(config, Path(out), list(methods), numbers, grid or {})
+    comparison = planned(config, Path(out), methods, seeds, grid or {})
     with readable_errors(comparison.path):
         comparison.write()
         return carry_out(comparison, at_once, watch)
@@ -113,7 +111,7 @@ class CellPool:
         self._done: list[str] = []
         self._largest = 0
         self._measures = at_once is None
-        self._most = at_once or _most(comparison.base)
+        self._most = at_once or most_at_once(comparison.base)
         for cell in comparison.cells:
             if self._is_done(cell.name):
                 self._done.append(cell.name)
@@ -136,8 +134,7 @@ class CellPool:
     def progress(self) -> Progress:
         """Return how far all cells are."""
         running = {
-            name: (self._rounds(name), cell.config.rounds)
-            for name, (cell, _) in self._running.items()
+            name: (self._rounds(name), cell.rounds) for name, (cell, _) in self._running.items()
         }
         waiting = [cell.name for cell in self._waiting]
         return Progress(list(self._done), dict(self._failed), running, waiting)
@@ -196,15 +193,6 @@ def _why_ended(code: int | None) -> str:
         return "the script must start the comparison under `if __name__ == '__main__':`."
     why = "for lack of memory: use --at-once 1" if code == -9 else "see logs/"
     return f"its process ended with code {code}, perhaps {why}."
-
-
-def _most(config: ExperimentConfig) -> int:
-    """Return how many cells the cores allow; one where a GPU or workers are shared."""
-    engine = config.engine
-    alone = engine.workers > 1 or engine.device not in ("auto", "cpu")
-    if alone or Path("/dev/nvidia0").exists():
-        return 1
-    return max(1, usable_cores() // engine.threads)
 
 
 def _peak(pid: int | None) -> int:

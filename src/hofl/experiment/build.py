@@ -50,7 +50,7 @@ from hofl.methods import Method
 from hofl.models.loading import LoadedModel
 from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
-from hofl.sampling.policies import draw_cohort
+from hofl.sampling.policies import Policy, draw_cohort
 from hofl.server.checks import UploadLimits
 from hofl.server.state import ServerState, keeper_of
 from hofl.variants import changed
@@ -97,6 +97,16 @@ class Experiment:
         """The shared coordinates."""
         return self.model.split.layout
 
+    @property
+    def rounds(self) -> int:
+        """T, how many rounds the run has."""
+        return self.config.rounds
+
+    @property
+    def cohort_size(self) -> int:
+        """K, how many clients a round asks when enough are present."""
+        return self.config.fleet.cohort
+
     @cached_property
     def run(self) -> str:
         """The run's name with a fingerprint of its configuration."""
@@ -114,17 +124,22 @@ class Experiment:
         """Return d_ZO / q of each client, [n]; d_ZO is 0 where a bottom is trained exactly."""
         return present.inexact(self.layout).astype(np.float64) / max(self.method.local.q, 1)
 
-    def marginals(self, round_number: int, present: Present) -> np.ndarray:
-        """Return shares p of round t among the clients present, [n]."""
-        config, scores = self.config, self.scores(present)
-        policy = self.method.policy.for_clients(present.clients)
-        cohort = min(config.fleet.cohort, len(scores))
-        return policy.marginals(scores, cohort, fleet_seed(config), round_number, config.rounds)
+    def marginals(
+        self, round_number: int, present: Present, policy: Policy | None = None
+    ) -> np.ndarray:
+        """Return shares p of round t among the clients present, [n], by the method's policy.
+
+        With ``policy``, by that one instead.
+        """
+        scores, seed = self.scores(present), fleet_seed(self.config)
+        chosen = (policy or self.method.policy).for_clients(present.clients)
+        cohort = min(self.cohort_size, len(scores))
+        return chosen.marginals(scores, cohort, seed, round_number, self.rounds)
 
     def cohort(self, round_number: int, present: Present, attempt: int = 0) -> list[int]:
         """Draw the cohort S_t; every attempt is another draw."""
         p = self.marginals(round_number, present)
-        size = min(self.config.fleet.cohort, len(p))
+        size = min(self.cohort_size, len(p))
         drawn = draw_cohort(p, size, self.secret.cohorts(), round_number, attempt)
         clients: list[int] = present.clients[drawn].tolist()
         return clients

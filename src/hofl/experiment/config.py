@@ -10,7 +10,7 @@ from hofl.experiment.data_config import CustomConfig, DataConfig, TaskConfig
 from hofl.experiment.fleet_config import FleetConfig
 from hofl.experiment.section import Section as _Section
 from hofl.experiment.section import name_places, sentence
-from hofl.methods import method
+from hofl.methods import Method, method
 
 _Part = str | dict[str, Any]
 
@@ -223,12 +223,16 @@ def read_config(source: str, overrides: list[str] | None = None) -> ExperimentCo
     return checked_method(parse_config(values))
 
 
+def method_of(config: ExperimentConfig) -> Method:
+    """Return the method that a configuration names, with its values in place; loads no torch."""
+    return method(config.method.name, **config.method.options())
+
+
 def checked_method(config: ExperimentConfig) -> ExperimentConfig:
     """Return the configuration, or refuse one whose method cannot be made."""
-    chosen = config.method.options()
-    policy = chosen.get("policy")
+    policy = config.method.policy
     if not (isinstance(policy, dict) and "statistics" in policy):  # else that file has its options
-        method(config.method.name, **chosen).local.check()
+        method_of(config).local.check()
     return config
 
 

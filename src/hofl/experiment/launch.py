@@ -102,7 +102,7 @@ def resume(
 
     With ``from_round`` it continues from the checkpoint of that round, finished or not: the last
     ``server.keep`` are kept. What came after is forgotten. With ``rounds`` it is extended first
-    (``hofl.experiment.extension``).
+    (``hofl.experiment.extension``), unless it has that many already.
     """
     leave_if_imported_again()
     with readable_errors(Path(path)):
@@ -113,7 +113,7 @@ def resume(
             with directory.locked():
                 return_to(directory, from_round)
                 Journal(directory.path).append("returned", {"round": from_round})
-        if rounds is not None:
+        if rounds is not None and rounds != directory.config().rounds:
             from hofl.experiment.extension import extend
 
             with directory.locked():

@@ -9,6 +9,7 @@ from hofl.experiment.fleet_config import FleetConfig
 from hofl.methods import Method, options_of
 from hofl.models.loading import LoadedModel
 from hofl.models.sources import SOURCES
+from hofl.sampling.policies import Policy, policy_spec
 
 
 def resolved(
@@ -40,3 +41,9 @@ def with_secret(config: ExperimentConfig, unset: Literal["seed", "random"]) -> E
     """Return the configuration with the source of its secret, ``unset`` where it names none."""
     server = config.server.model_copy(update={"secret": config.server.secret or unset})
     return config.model_copy(update={"server": server})
+
+
+def with_policy(config: ExperimentConfig, policy: Policy) -> ExperimentConfig:
+    """Return the configuration with this sampling policy in place of its own."""
+    method = config.method.model_copy(update={"policy": policy_spec(policy)})
+    return config.model_copy(update={"method": method})

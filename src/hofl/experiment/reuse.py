@@ -62,7 +62,7 @@ def check_same(run: RunDirectory, config: ExperimentConfig) -> None:
     asked = run.asked()
     if asked is None:
         raise HoflError(
-            f"{run.path} has no {ASKED}, so it cannot be told whether it is this run: resume it by "
+            f"{run.path} has no {ASKED}, so whether it is this run is unknown: resume it by "
             f'hofl.resume("{run.path}"), or choose another out.'
         )
     keys = list(_differing(_rebased(asked, run.path), _rebased(config, run.path)))

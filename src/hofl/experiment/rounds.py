@@ -15,7 +15,6 @@ from hofl.experiment.attempt import History, one_attempt
 from hofl.experiment.build import Experiment
 from hofl.experiment.card import card_of
 from hofl.experiment.checkpoint import load_state, prune, save_state
-from hofl.experiment.config import ExperimentConfig
 from hofl.experiment.divergence import Divergence, moved
 from hofl.experiment.events import StopTraining
 from hofl.experiment.records import Attempt, RoundRecord, RunSummary, Scores
@@ -55,7 +54,7 @@ def run_rounds(
 ) -> RunSummary:
     """Train from the latest checkpoint (or the start) to the end, and return the summary."""
     try:
-        state = train_until(experiment, engine, run, observe, experiment.config.rounds)
+        state = train_until(experiment, engine, run, observe, experiment.rounds)
     except StopTraining as stop:
         state = stopped(experiment, run, observe, stop)
     return conclude(experiment, state, run, observe)
@@ -131,7 +130,7 @@ def train_until(
         record = replace(record, update_norm=update, distance=distance)
         if config.server.divergence:
             divergence.judge(record)
-        if _is_scored(config, state.round):
+        if is_scored(experiment, state.round):
             record = scored(record, experiment, state, observe)
         if ledger is not None:
             record = replace(record, epsilon=ledger.note(released(experiment, record)))
@@ -202,7 +201,7 @@ def rescored(
     """Return the records; score the start and w_t again where a repair or extension took that."""
     records = run.metrics()
     states = {0: experiment.start, state.round: state}
-    due = [n for n in states if _is_scored(experiment.config, n)]
+    due = [n for n in states if is_scored(experiment, n)]
     lost = [n for n in due if n < len(records) and not records[n].scores]
     for number in lost:
         records[number] = scored(records[number], experiment, states[number], observe)
@@ -211,10 +210,10 @@ def rescored(
     return records
 
 
-def _is_scored(config: ExperimentConfig, number: int) -> bool:
+def is_scored(experiment: Experiment, number: int) -> bool:
     """Return whether w_t is scored: the start, the end, and every so often between them."""
-    every = config.evaluation.every
-    return number in (0, config.rounds) or bool(every and number % every == 0)
+    every = experiment.config.evaluation.every
+    return number in (0, experiment.rounds) or bool(every and number % every == 0)
 
 
 def scored(
@@ -229,7 +228,7 @@ def scored(
     The end of a run sees all test examples that are to be used; ``whole`` says so of other rounds.
     """
     began = time.perf_counter()
-    whole = whole or state.round == experiment.config.rounds
+    whole = whole or state.round == experiment.rounds
     scores = evaluation(experiment, state, observe, whole)
     return replace(record, scores=scores, eval_seconds=round(time.perf_counter() - began, 3))
 

@@ -6,15 +6,16 @@ step is slower than one large matrix product: the estimate is a lower bound.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from statistics import fmean
 
 import numpy as np
 
-from hofl.experiment.config import ExperimentConfig
-from hofl.methods import method
+from hofl.experiment.config import ExperimentConfig, method_of
 from hofl.paper.settings import MODELS
 from hofl.paper.studies import Block
 from hofl.reporting.measures import block_passes
+from hofl.rules import LocalRule
 
 TRAINING_TOKENS = {"SST-2": 18, "BoolQ": 137, "SciQ": 124, "AG News": 57, "SQuAD": 184}
 """Mean tokens of 1,000 training examples, all texts of each: OPT's tokenizer, default prompts."""
@@ -46,17 +47,17 @@ def _operations(block: Block, config: ExperimentConfig) -> float:
     """Return the operations of one run: training, and two evaluations (start and end)."""
     model, tokens = MODELS[block.model], TRAINING_TOKENS[block.task]
     participations = config.rounds * config.fleet.cohort
-    step = float(np.mean(list(_passes(config, model.blocks))))
-    trained = participations * (config.method.local_steps or 1) * config.task.batch_size * step
+    chosen = method_of(config)
+    boundaries = chosen.boundary(np.array(config.fleet.boundaries), model.blocks).tolist()
+    step = fmean(passes(chosen.local, boundary, model.blocks) for boundary in boundaries)
+    trained = participations * chosen.local.local_steps * config.task.batch_size * step
     read = tokens + (tokens + GENERATED if block.task == "SQuAD" else 0)
     scored = 2 * EVALUATED[block.task] * model.blocks * read / tokens
     return 2.0 * model.block_weights * tokens * (trained + scored)
 
 
-def _passes(config: ExperimentConfig, blocks: int) -> Iterator[int]:
-    """Yield the block passes of a step on one example, for a device of each tier."""
-    chosen = method(config.method.name, **config.method.options())
-    for boundary in chosen.boundary(np.array(config.fleet.boundaries), blocks).tolist():
-        passes = block_passes(chosen.local, boundary, blocks)
-        assert passes is not None, "the paper's rules are known"
-        yield passes
+def passes(rule: LocalRule, boundary: int, blocks: int) -> int:
+    """Return the block passes of a step on one example."""
+    count = block_passes(rule, boundary, blocks)
+    assert count is not None, "the paper's rules are known"
+    return count

@@ -15,14 +15,12 @@ import numpy as np
 from hofl.comparing.plan import Arm, Comparison
 from hofl.comparing.schedule import Progress, carry_out
 from hofl.core.errors import HoflError
-from hofl.experiment.config import ExperimentConfig
-from hofl.methods import method
-from hofl.paper.estimate import EVALUATED
+from hofl.experiment.config import ExperimentConfig, method_of
+from hofl.paper.estimate import EVALUATED, passes
 from hofl.paper.scaling import Pace, Scale, scaled
 from hofl.paper.settings import MODELS
 from hofl.paper.studies import Block
 from hofl.reporting.cells import Cell, read_cells
-from hofl.reporting.measures import block_passes
 
 ROUNDS = 2
 """Of a probe: the first round also measures memory, the second is timed."""
@@ -91,8 +89,8 @@ def _pace(block: Block, cells: list[Cell], clock: _Clock, work: dict[str, float]
 
 def _work(block: Block, config: ExperimentConfig) -> float:
     """Return the block passes of a round, up to a factor that all arms of a block share."""
-    chosen = method(config.method.name, **config.method.options())
+    chosen = method_of(config)
     model = MODELS[block.model]
     boundaries = chosen.boundary(np.array(model.tiers), model.blocks).tolist()
-    passes = [block_passes(chosen.local, b, model.blocks) or 0 for b in boundaries]
-    return fmean(passes) * chosen.local.local_steps
+    step = fmean(passes(chosen.local, boundary, model.blocks) for boundary in boundaries)
+    return step * chosen.local.local_steps

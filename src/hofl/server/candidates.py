@@ -4,7 +4,7 @@ With A_c the sum, over all rounds, of the cohort's mean scalars along candidate 
 
     w_t = w_0 - eta sum_c A_c z_c,
 
-which is what SGD without weight decay reaches from w_0, rounding aside. The server makes its w anew
+which is what SGD without weight decay reaches from w_0, rounding aside. The server rebuilds its w
 by this formula in every round; whoever has w_0 then needs A and nothing else to have the same bits.
 """
 

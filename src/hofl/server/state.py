@@ -39,7 +39,7 @@ class Contribution:
         share: p_i, its sampling marginal.
         clients: N, the number of clients it was drawn from.
         examples: n_i, how many training examples it holds; 1 from a private device.
-        start: w_0 of the run, for rules that make w from it anew; None where nobody asks.
+        start: w_0 of the run, for rules that rebuild w from it; None where nobody asks.
     """
 
     plan: RoundPlan

@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hofl.core.batch import Batch
 from hofl.core.errors import HoflError
+from hofl.core.process import tune_allocator, use_threads
 from hofl.core.secret import RunSecret
 from hofl.data.shards import minibatches
 from hofl.experiment.build import Simulation
 from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.method import build_method
 from hofl.experiment.model import adapter_of, encoded
 from hofl.experiment.start import started
 from hofl.experiment.tasks import fleet_seed, resolved_task, shards_of
@@ -151,7 +154,36 @@ def batches_of(config: ExperimentConfig, method: Method, model: LoadedModel) -> 
     return batches
 
 
-def half_of(config: ExperimentConfig, half: Half, setting: Setting) -> LoadedModel:
+@dataclass(frozen=True)
+class Side:
+    """One side of a split run in a process of its own.
+
+    Args:
+        method: the run's.
+        setting: what both sides agree on.
+        model: this side's half.
+        rounds: T.
+        deadline: seconds that the other side has for a message.
+    """
+
+    method: Method
+    setting: Setting
+    model: LoadedModel
+    rounds: int
+    deadline: float
+
+
+def build_side(config: ExperimentConfig, half: Half, boundary: int) -> Side:
+    """Set up this process as a configuration says, and build one side of its run."""
+    tune_allocator()
+    use_threads(config.engine.threads)
+    method = build_method(config)
+    setting = setting_of(config, method, boundary)
+    model = _half_of(config, half, setting)
+    return Side(method, setting, model, config.rounds, config.server.deadline)
+
+
+def _half_of(config: ExperimentConfig, half: Half, setting: Setting) -> LoadedModel:
     """Load one half of the model that a configuration names, and nothing of the other."""
     section, part = config.model, setting.rule.surrogate
     adapter = adapter_of(config)

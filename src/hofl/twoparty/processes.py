@@ -23,13 +23,19 @@ Play = Callable[[int, Job, Connection], None]
 
 
 def train_in_processes(
-    directory: RunDirectory, boundary: int, processes: int, observe: Observer, role: Play = play
+    directory: RunDirectory,
+    boundary: int,
+    rounds: int,
+    processes: int,
+    observe: Observer,
+    role: Play = play,
 ) -> None:
     """Train a run to its end: one server process, and ``processes`` of clients.
 
     Args:
         directory: the run; its server state is where training starts.
         boundary: b.
+        rounds: T.
         processes: of clients.
         observe: hears of every step.
         role: what runs in a process.
@@ -50,7 +56,7 @@ def train_in_processes(
                 process.start()
                 there.close()
                 started.append((process, here))
-            _watch(directory, started, observe)
+            _watch(directory, rounds, started, observe)
         finally:
             for process, _ in started:
                 process.kill()
@@ -58,13 +64,15 @@ def train_in_processes(
 
 
 def _watch(
-    directory: RunDirectory, started: list[tuple[BaseProcess, Connection]], observe: Observer
+    directory: RunDirectory,
+    rounds: int,
+    started: list[tuple[BaseProcess, Connection]],
+    observe: Observer,
 ) -> None:
     """Report steps until the server ends; raise if any process does not end well.
 
-    An exit code says less than the records: a script that is imported anew and ends there leaves 0.
+    An exit code says less than the records: a script that is imported again leaves 0.
     """
-    rounds = directory.config().rounds
     seen, size = len(directory.metrics()), 0
     metrics = directory.path / "metrics.jsonl"
     sentinels = [process.sentinel for process, _ in started]

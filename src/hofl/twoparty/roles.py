@@ -8,14 +8,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from hofl.core.errors import HoflError, reason_of
-from hofl.core.process import end_with, tune_allocator, use_threads
+from hofl.core.process import end_with
 from hofl.core.wire import message_kind
-from hofl.experiment.method import build_method
 from hofl.experiment.records import RoundRecord
 from hofl.experiment.runs import RunDirectory
 from hofl.memory.live import LiveBytes
 from hofl.models.halves import Half, half_bytes
-from hofl.twoparty.build import batches_of, cohorts_of, half_of, setting_of
+from hofl.twoparty.build import batches_of, build_side, cohorts_of
 from hofl.twoparty.client import SplitClient
 from hofl.twoparty.exchange import Message, MessageRefused, step_and_client
 from hofl.twoparty.link import CALL, IDLE, OVER, SERVER, STOP, Link, LinkedClients, LinkedServer
@@ -62,18 +61,15 @@ def serve(rank: int, job: Job) -> None:
     """Hold the top, lead the steps, record them."""
     directory = RunDirectory.open(job.path)
     config = directory.config()
-    tune_allocator()
-    use_threads(config.engine.threads)
-    method = build_method(config)
-    setting = setting_of(config, method, job.boundary)
-    model = half_of(config, Half.TOP, setting).split
+    side = build_side(config, Half.TOP, job.boundary)
+    model, setting = side.model.split, side.setting
     server = setting.workflow.server(model, setting)
     load_server(directory.checkpoint, server)
     held = half_bytes(model, Half.TOP, job.boundary) + server.top.size_bytes + server.kept.nbytes
     counter = LiveBytes(model.device)
-    link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, server.most_bytes)
+    link = Link(job.rendezvous, rank, job.processes + 1, side.deadline, server.most_bytes)
     engine = LinkedClients(server, link, job.processes)
-    cohorts = cohorts_of(config, method, directory.secret())
+    cohorts = cohorts_of(config, side.method, directory.secret())
 
     def record(made: RoundRecord) -> None:
         if engine.client_peak:
@@ -88,8 +84,8 @@ def serve(rank: int, job: Job) -> None:
         save_server(directory.checkpoint, server)
 
     with counter:  # the first step alone: measuring takes time
-        train(server, engine, cohorts, min(server.step + 1, config.rounds), record)
-    train(server, engine, cohorts, config.rounds, record)
+        train(server, engine, cohorts, min(server.step + 1, side.rounds), record)
+    train(server, engine, cohorts, side.rounds, record)
     engine.stop()
     link.close()
 
@@ -98,15 +94,11 @@ def work(rank: int, job: Job) -> None:
     """Hold the bottom, and take the turns of this process's clients."""
     directory = RunDirectory.open(job.path)
     config = directory.config()
-    tune_allocator()
-    use_threads(config.engine.threads)
-    method = build_method(config)
-    setting = setting_of(config, method, job.boundary)
-    loaded = half_of(config, Half.BOTTOM, setting)
-    model, store = loaded.split, ClientStore(directory.checkpoint)
-    start, data = model.w.clone(), batches_of(config, method, loaded)
+    side = build_side(config, Half.BOTTOM, job.boundary)
+    model, setting, store = side.model.split, side.setting, ClientStore(directory.checkpoint)
+    start, data = model.w.clone(), batches_of(config, side.method, side.model)
     most = 4 * MOST_TOKENS * (model.config.get_text_config().hidden_size + 8) + 8 * len(start)
-    link = Link(job.rendezvous, rank, job.processes + 1, config.server.deadline, most)
+    link = Link(job.rendezvous, rank, job.processes + 1, side.deadline, most)
     clients: dict[int, SplitClient] = {}
     peak, turns = 0, 0
     while True:

@@ -21,7 +21,7 @@ from hofl.experiment.observing import observed
 from hofl.experiment.records import RoundRecord
 from hofl.experiment.result import Result
 from hofl.experiment.reuse import check_new
-from hofl.experiment.rounds import Observer, conclude, rescored, scored
+from hofl.experiment.rounds import Observer, conclude, is_scored, rescored, scored
 from hofl.experiment.runs import RunDirectory
 from hofl.server.state import ServerState
 from hofl.twoparty.build import batches_of, check_split, cohorts_of, common_boundary_of, setting_of
@@ -92,7 +92,7 @@ def _trained(
     processes: int,
 ) -> Result:
     """Train from the last step, or the start, to the end; score; write adapter and summary."""
-    rounds, folder = simulation.config.rounds, directory.checkpoint
+    rounds, folder = simulation.rounds, directory.checkpoint
     with observed(directory, simulation.config, observe) as seen:
         model = simulation.model.split
         model.load(simulation.start.w)
@@ -107,7 +107,7 @@ def _trained(
         facts = {"rounds": rounds, "scores": scores, "note": simulation.note}
         seen("start", {"round": server.step, **facts})
         if processes and server.step < rounds:
-            train_in_processes(directory, setting.boundary, processes, seen)
+            train_in_processes(directory, setting.boundary, rounds, processes, seen)
             load_server(folder, server)
         else:
             _in_one_process(simulation, server, directory, seen)
@@ -122,22 +122,22 @@ def _in_one_process(
     """Run all clients and the server here, on the two segments of one model."""
     config, method, setting = simulation.config, simulation.method, server.setting
     loaded, store = simulation.model, ClientStore(directory.checkpoint)
-    data, every = batches_of(config, method, loaded), config.evaluation.every
+    data = batches_of(config, method, loaded)
     loaded.split.load(simulation.start.w)  # clients start from it
     clients = {
         i: setting.workflow.client(loaded.split, setting, i, data, store)
-        for i in range(config.fleet.clients)
+        for i in range(len(simulation.boundaries()))
     }
 
     def record(made: RoundRecord) -> None:
-        if made.round == config.rounds or (every and made.round % every == 0):
+        if is_scored(simulation, made.round):
             made = scored(made, simulation, _state(simulation, server), observe)
         directory.record(made)
         save_server(directory.checkpoint, server)
         observe("round", made.to_json())
 
     cohorts = cohorts_of(config, method, simulation.secret)
-    train(server, OneProcess(server, clients), cohorts, config.rounds, record)
+    train(server, OneProcess(server, clients), cohorts, simulation.rounds, record)
 
 
 def _state(simulation: Simulation, server: SplitServer) -> ServerState:

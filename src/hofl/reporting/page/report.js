@@ -292,7 +292,7 @@ function origins() {
     element("pre", { tabindex: 0, "aria-label": "environment" }, JSON.stringify(cell.environment, null, 2)))));
 }
 
-/* The sections beside the figures, each made anew from the contents. */
+/* The sections beside the figures, each rebuilt from the contents. */
 const SECTIONS = {
   about() {
     const all = rows.flatMap((row) => row.cells);
