@@ -1,8 +1,8 @@
 """The noise of a rounded uplink: ``python tools/measure_rounding.py CONFIG [key=value ...]``.
 
-E|error|^2 / |difference|^2 and the bytes of the differences of three clients in the first round, for
-every number of bits, printed and kept in docs/results/data/rounding.json by the model's name. The
-configuration's uplink must have 32 bits.
+E|error|^2 / |difference|^2 and the bytes of the differences of three clients in the first round,
+for every number of bits, printed and kept in docs/results/data/rounding.json by the model's name.
+The configuration's uplink must have 32 bits.
 """
 
 import json

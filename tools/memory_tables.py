@@ -1,9 +1,9 @@
 """Write the numbers of docs/memory.md: ``python tools/memory_tables.py [--check]``.
 
-Every number is read from a file: plans from ``plans.json`` (tools/plan_costs.py) and ``memory.json``
-(make results), allocations from ``allocated.json`` (tools/measure_allocated.py), resident sets from
-``headroom.json`` (tools/measure_headroom.py). With --check nothing is written, and a page that says
-something else ends in an error.
+Every number is read from a file: plans from ``plans.json`` (tools/plan_costs.py) and
+``memory.json`` (make results), allocations from ``allocated.json`` (tools/measure_allocated.py),
+resident sets from ``headroom.json`` (tools/measure_headroom.py). With --check nothing is written,
+and a page that says something else ends in an error.
 """
 
 import json

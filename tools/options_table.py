@@ -1,8 +1,8 @@
 """Write the numbers of docs/memory-options.md: ``python tools/options_table.py [--check]``.
 
 Peaks, passes and uplinks are plans (tools/plan_costs.py), times those of ``benchmarks/options.py``,
-the noise of rounding that of tools/measure_rounding.py, the trained rows those of make results. With
---check nothing is written, and a page that says something else ends in an error.
+the noise of rounding that of tools/measure_rounding.py, the trained rows those of make results.
+With --check nothing is written, and a page that says something else ends in an error.
 """
 
 import json
@@ -116,8 +116,9 @@ def trained_part(data: Facts) -> str:
         f"**4 bits {said}**: exact bottoms with 4 bits against FedAvg, whose "
         f"gradients are the same and whose uplink has 32, over {seeds} seeds of stories15M on "
         f"SST-2: {interval(pair['loss'], 1, 4)} of test loss and {interval(pair['score'], 100)} "
-        "points of accuracy (95 % intervals, paired by seed; the deviation of FedAvg's loss between "
-        f"seeds is {spread:.4f}), at {share:.3f} of the uplink ([all rows](results/sst2.md))."
+        "points of accuracy (95 % intervals, paired by seed; the deviation of FedAvg's loss "
+        f"between seeds is {spread:.4f}), at {share:.3f} of the uplink "
+        "([all rows](results/sst2.md))."
     )
 
 

@@ -44,9 +44,9 @@ def coverage_part() -> str:
         f"`hofl beta coverage --clients {CLIENTS} --cohort {COHORT} --rounds {ROUNDS} "
         f"--min-participations {LEAST}` gives the cap beta <= 1 - mN/(KT) = {cap:g} and, for every "
         "beta, the expected participations of the least and the most preferred client "
-        f"({counts} for the least at {', '.join(map(str, betas))}) and the seats of each tier. They "
-        "are expectations, not guarantees. A minimum above KT/N, which nobody can be given, is "
-        "refused."
+        f"({counts} for the least at {', '.join(map(str, betas))}) and the seats of each tier. "
+        "They are expectations, not guarantees. A minimum above KT/N, which nobody can be given, "
+        "is refused."
     )
 
 
