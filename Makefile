@@ -72,6 +72,9 @@ bench: setup
 results: setup
 	$(BIN)/python tools/make_results.py
 	$(BIN)/python tools/demo_table.py
+	$(BIN)/python tools/memory_tables.py
+	$(BIN)/python tools/options_table.py
+	$(BIN)/python tools/sampling_numbers.py
 
 # The documentation as pages in build/site that open from disk; nothing is fetched from a network.
 site: setup

@@ -17,7 +17,7 @@ from step_variants import BATCH, LENGTH, RULE, make_batch, optimizer_step
 
 from hofl import load_model
 from hofl.algorithm import client_update
-from hofl.core.batch import Batch, ChooseWord
+from hofl.core.batch import Batch, ChooseWord, Texts
 from hofl.core.directions import DirectionKey
 from hofl.local.site import PLAIN, Execution, Site
 from hofl.local.step import LocalParts, hybrid_gradients
@@ -55,7 +55,7 @@ class Variant:
 def measure(repeats: int) -> Subject:
     """Peak and uplink of every variant once, then all of them timed in turn."""
     model = load_model(MODEL, device="cpu").split
-    chosen = _variants(model.num_blocks)
+    chosen = variants(model.num_blocks)
     batch = make_batch(model.config.vocab_size)
     rows = {name: _measured(variant, batch) for name, variant in chosen.items()}
     times = interleave({name: _step(variant, batch) for name, variant in chosen.items()}, repeats)
@@ -70,7 +70,8 @@ def measure(repeats: int) -> Subject:
     return Subject("options", title, COLUMNS, list(rows.values()), samples, {})
 
 
-def _variants(blocks: int) -> dict[str, Variant]:
+def variants(blocks: int) -> dict[str, Variant]:
+    """The rows by name, for a model of so many blocks."""
     quarter, half, high = (blocks * n // 4 for n in (1, 2, 3))
     found = {"FO": Variant(FO, 0)}
     for k in (1, 2, 5, 10):
@@ -126,7 +127,7 @@ def _plan(variant: Variant, model: SplitModel) -> RoundPlan:
 
 def _measured(variant: Variant, batch: Batch) -> dict[str, Cell]:
     model = _of(variant)
-    plan, parts = _plan(variant, model), _parts(batch, variant.execution.micro_batch)
+    plan, parts = _plan(variant, model), parts_of(batch, variant.execution.micro_batch)
     rules = LocalParts.of(plan.rule, plan.boundary)
     with measure_peak(model.module, model.device) as peak:
         upload = client_update(model, plan, [parts], rules, variant.execution)
@@ -140,7 +141,7 @@ def _measured(variant: Variant, batch: Batch) -> dict[str, Cell]:
 
 def _step(variant: Variant, batch: Batch) -> Callable[[], None]:
     model = _of(variant)
-    plan, parts = _plan(variant, model), _parts(batch, variant.execution.micro_batch)
+    plan, parts = _plan(variant, model), parts_of(batch, variant.execution.micro_batch)
     rules = LocalParts.of(plan.rule, plan.boundary)
     site = Site(model, plan.boundary, plan.directions(model.layout), 1, variant.execution)
     update = optimizer_step(model, plan)
@@ -151,21 +152,21 @@ def _step(variant: Variant, batch: Batch) -> Callable[[], None]:
     return step
 
 
-def _parts(batch: Batch, size: int) -> list[Batch]:
-    """The batch in micro-batches; its slots are one per row."""
+def parts_of(batch: Batch, size: int) -> list[Batch]:
+    """The batch in micro-batches; its texts are of one length and have one slot each."""
     goal = batch.goal
     assert isinstance(goal, ChooseWord)
+    size = size or BATCH
     found = []
-    for start in range(0, BATCH, size or BATCH):
-        mine = slice(start, start + (size or BATCH))
-        columns = batch.columns[mine]
+    for start in range(0, BATCH, size):
+        tokens = batch.texts.tokens[start * LENGTH : (start + size) * LENGTH]
+        targets = goal.targets[start : start + size]
         found.append(
             Batch(
-                input_ids=batch.input_ids[mine],
-                rows=batch.rows[: len(columns)],
-                columns=columns,
-                goal=ChooseWord(goal.candidates, goal.targets[mine]),
-                examples=len(columns),
+                texts=Texts(tokens, batch.texts.lengths[start : start + size]),
+                slots=batch.slots[start : start + size] - start * LENGTH,
+                goal=ChooseWord(goal.candidates, targets),
+                examples=len(targets),
             )
         )
     return found

@@ -142,6 +142,7 @@ def test_the_readme_leads_from_data_to_a_result() -> None:
     text = (ROOT / "README.md").read_text()
     first = ("init", "plan", "check", "compare", "report", "curve")
     assert [name for name in first if f"hofl {name} " not in text] == []
+    assert len(text.splitlines()) <= 90, "two screens"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -83,10 +83,13 @@ def test_lines_say_how_far_every_cell_is(comparison: Path) -> None:
     assert code == 0
     last = json.loads((comparison / "cells/fedavg-seed-5/metrics.jsonl").read_text().split("\n")[6])
     accuracy, loss = last["eval"]["accuracy"], last["train_loss"]
-    assert lines[0] == f"fedavg, seed 5: finished, accuracy {100 * accuracy:.1f} %, loss {loss:.4f}"
+    assert (
+        lines[0]
+        == f"fedavg, seed 5: finished, accuracy {100 * accuracy:.1f} %, training loss {loss:.4f}"
+    )
     # 3 rounds of 2.5 s are left; how much of the next one is done depends on the clock.
     assert re.fullmatch(
-        r"hofl, seed 5: round 3 of 6, accuracy \S+ %, loss \S+, about \d s left", lines[1]
+        r"hofl, seed 5: round 3 of 6, accuracy \S+ %, training loss \S+, about \d s left", lines[1]
     )
     assert lines[2:5] == [
         "decomfl, seed 5: failed",

@@ -1,4 +1,4 @@
-"""The real pretrained model: fetching it, the README's ten lines, and that HO-FL learns."""
+"""The real pretrained model: fetching it, the first run from Python, and that HO-FL learns."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from hofl.data.tasks import BENCHMARKS
 from hofl.models.quantised import quantise
 from hofl.models.sources import SOURCES, fetch, is_cached
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
 def test_the_built_in_model_is_fetched_and_is_a_language_model() -> None:
@@ -46,13 +46,13 @@ def test_an_unknown_source_names_the_known_ones() -> None:
     assert all(len(source.sha256) == 64 for source in SOURCES.values())
 
 
-def test_the_readmes_ten_lines_run_as_they_stand(
+def test_the_first_run_from_python_works_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "python.md", "exec"), names)
     assert re.fullmatch(r"0\.\d+ -> 0\.\d+", capsys.readouterr().out.strip())
     assert type(names["model"]).__name__ == "PeftModelForCausalLM"
     assert (tmp_path / "runs" / "ten-lines" / "adapter" / "adapter_model.safetensors").is_file()

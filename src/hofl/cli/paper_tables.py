@@ -90,7 +90,7 @@ def _own(
 
 
 def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {shown(value)}" for key, value in values.items()) or "nothing"
+    return ", ".join(f"{key} = {shown(value)}" for key, value in values.items()) or "as above"
 
 
 def shown(value: Any) -> str:

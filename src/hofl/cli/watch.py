@@ -87,7 +87,7 @@ def view(standings: Sequence[Standing], console: Console) -> RenderableType:
     table = Table(box=None, padding=(0, 1), expand=False)
     table.add_column("run", overflow="fold")
     table.add_column("", width=width)
-    for column in ("round", "score", "", "loss", "", "left"):
+    for column in ("round", "score", "", "training loss", "", "left"):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     for standing in standings:
         scores, losses = _scores(standing), _losses(standing)
@@ -125,7 +125,7 @@ def lines(standings: Sequence[Standing]) -> Iterator[tuple[str, str]]:
             name = headline(next(r for r in reversed(standing.cell.records) if r.scores).scores)[0]
             parts.append(f"{name.replace('_', ' ')} {100 * scores[-1]:.1f} %")
         if losses := _losses(standing):
-            parts.append(f"loss {losses[-1]:.4f}")
+            parts.append(f"training loss {losses[-1]:.4f}")
         if standing.state == "running" and standing.left is not None:
             parts.append(f"about {duration(standing.left)} left")
         yield f"{standing.name}: {', '.join(parts)}", STYLES.get(standing.state, "")

@@ -17,16 +17,19 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "git": git_commit(Path(__file__)),
+        "git": git_commit(Path(__file__).parents[1] / "__init__.py"),
     }
 
 
 def git_commit(source: Path) -> str | None:
-    """Return the commit of a source file's tree, with a mark when the tree was changed."""
+    """Return the commit of a source file, with a mark when something in its folder was changed.
+
+    Documents, tests and tools beside the package may change while runs are made.
+    """
     if not _git(source.parent, "ls-files", source.name):
         return None  # installed, perhaps inside somebody else's repository
     # Not describe --dirty, which writes to the index in spite of that setting.
-    changed = _git(source.parent, "status", "--porcelain", "--untracked-files=no")
+    changed = _git(source.parent, "status", "--porcelain", "--untracked-files=no", "--", ".")
     commit = _git(source.parent, "describe", "--always")
     return f"{commit}-dirty" if commit and changed else commit or None
 

@@ -24,7 +24,7 @@ function progress(line) {
   const whole = runs.length > 1 ? duration(contents.left) : "";
   const empty = runs.length || contents.problem ? null : "No run here yet: the page fills when one starts.";
   renew(document.getElementById("live"), [
-    element("p", { class: line || contents.problem ? "bad" : "soft", id: "news" }, line ?? contents.problem ?? [`Live, last change seen at ${time}.`, whole].join(" ").trim()),
+    element("p", { class: line || contents.problem ? "bad" : "soft", id: "news" }, line ?? contents.problem ?? `Live, last change seen at ${time}${whole && `; ${whole}`}.`),
     empty ? element("p", {}, empty) : null,
     element("ul", { class: "progress" }, ...runs.map(standing))]);
 }
