@@ -14,7 +14,7 @@ from hofl.experiment.launcher import prepared
 from hofl.experiment.method import build_method
 from hofl.experiment.runs import RunDirectory
 from hofl.models.halves import Half
-from hofl.twoparty.build import check_split, half_of, setting_of
+from hofl.twoparty.build import build_side, check_split
 from hofl.twoparty.run import resume_split, run_split
 from support.runs import adapter_bytes, run_cli, stop_at
 from support.twoparty import SPLIT, split_config
@@ -120,9 +120,8 @@ def test_every_role_starts_from_the_adapter_that_the_run_starts_from(
     simulation = prepared(
         split_config(tiny_folder, "ho-sfl", adapter={"start": str(before.adapter)})
     )
-    setting = setting_of(simulation.config, simulation.method, boundary=2)
     for half in Half:
-        model = half_of(simulation.config, half, setting).split
+        model = build_side(simulation.config, half, 2).model.split
         assert torch.equal(model.w, simulation.start.w)
     fresh = prepared(split_config(tiny_folder, "ho-sfl")).start.w
     assert not torch.equal(fresh, simulation.start.w)
