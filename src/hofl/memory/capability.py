@@ -23,7 +23,7 @@ PROBE_SECONDS = 0.5
 PART_TOKENS = 24
 """What a part of a batch costs beside its tokens (weights are read, kernels are started), in tokens
 of work. Measured on CPUs (docs/log.md): 21 to 31 on SmolLM2-135M, 46 on a model of 15M."""
-FLOPS_PER_BYTE = 100
+FLOPS_PER_BYTE = 100.0
 """Operations that a device of unknown speeds could do while it reads a byte from its disk, such as
 50 GFLOPS beside 500 MB/s. It orders plans, and estimates no time."""
 
