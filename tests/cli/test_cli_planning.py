@@ -130,11 +130,42 @@ def test_blocks_in_another_form_are_so_in_the_configuration(tmp_path: Path) -> N
     form = tomllib.loads(toml)["model"]["storage_dtype"]
     assert form in FORMS
     assert f"blocks in {form}" in answer
+    inference = output(
+        "plan", "--model", str(tmp_path), "--no-backward", *words, str(blocks + MEASURED.fixed)
+    )
+    assert inference.startswith("Train 0 of ")
+    assert "blocks in q" in " ".join(inference.split())
+
+
+def test_weights_that_are_not_in_safetensors_files_are_not_streamed(tmp_path: Path) -> None:
+    """A run could not: pickled weights are loaded whole."""
+    size = {"num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 2048}
+    LlamaConfig(vocab_size=64, num_attention_heads=8, **size).save_pretrained(tmp_path)
+    blocks = 4 * (4 * 512**2 + 3 * 512 * 2048) * 2  # bytes of the blocks' matrices in BF16
+    words = ["--model", str(tmp_path), "--batch-size", "1", "--seq-len", "8", "--json"]
+    words += ["--budget", str(blocks + MEASURED.fixed)]
+    assert json.loads(output("plan", *words))["chosen"]["stream"]
+    (tmp_path / "pytorch_model.bin").touch()
+    chosen = json.loads(output("plan", *words))["chosen"]
+    assert (chosen["stream"], chosen["storage_dtype"] in FORMS) == (False, True)
 
 
 def test_methods_without_directions_have_alternatives_too(small: list[str]) -> None:
-    rows = json.loads(output("plan", *small, "--method", "fedavg", "--json"))["alternatives"]
-    assert [row["zo_params"] > 0 for row in rows if row["name"] == "pure zeroth order"] == [True]
+    facts = json.loads(output("plan", *small, "--method", "fedavg", "--json"))
+    rows = {row["name"]: row for row in facts["alternatives"]}
+    assert rows["pure zeroth order"]["zo_params"] > 0
+    assert rows["hybrid order (the paper)"]["bottom"] == "zeroth-order"
+    assert rows["frozen bottom"]["bottom"] == "frozen"
+
+
+def test_a_method_with_one_boundary_for_all_is_not_planned_device_by_device(
+    small: list[str], tmp_path: Path
+) -> None:
+    """A run would refuse the configuration: it is refused here in the same words."""
+    words = ["--method", "fedavg", "--budget", "1GiB", "--write", str(tmp_path / "fleet.toml")]
+    with pytest.raises(HoflError, match="all devices at one boundary: use the strategy paper"):
+        output("plan", *small, *words)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_long_tables_share_one_scale_and_show_the_budget(facts: dict, small: list[str]) -> None:

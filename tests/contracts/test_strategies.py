@@ -69,7 +69,7 @@ def test_rules_of_their_own_are_refused_by_the_flag_and_not_by_the_name(
         monkeypatch.setitem(STRATEGIES, name, AtTwo(own_rules))
         config = quick(tiny_folder, fleet={**PLANNED, "strategy": name}, method={"name": "ho-sfl"})
         if own_rules:
-            with pytest.raises(HoflError, match=f"fleet.strategy={name} gives every device"):
+            with pytest.raises(HoflError, match=f"the strategy {name} gives every device"):
                 build_simulation(config)
         else:
             assert build_simulation(config).config.fleet.boundaries == (2, 2)

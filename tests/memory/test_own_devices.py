@@ -15,8 +15,10 @@ from hofl.experiment.fleet import memory_plan_of
 from hofl.experiment.model import adapter_of
 from hofl.experiment.rounds import run_rounds
 from hofl.experiment.runs import RunDirectory, config_text
+from hofl.memory.capability import Headroom
 from hofl.memory.device import DevicePlanner
 from hofl.memory.plan import MemoryPlan
+from hofl.memory.workload import Cost
 from support.flower_grid import LocalBridge, LocalGrid, local_engine
 from support.flower_workers import serving
 from support.runs import adapter_bytes, own_files, quick
@@ -94,6 +96,32 @@ def test_a_device_takes_the_smallest_boundary_that_fits_and_plans_again_when_mem
     assert len(seen) > 2
     budget = min(peaks) - 1
     with pytest.raises(hofl.HoflError):
+        own()
+
+
+def test_a_device_plans_again_when_the_headroom_of_its_plan_is_gone(
+    experiment: Experiment, costs: MemoryPlan
+) -> None:
+    """By hand: a plan of peak p leaves 100 bytes, so it is kept down to p + 100 and no further."""
+    lean, heavy = sorted((costs.plain[0], costs.plain[-1]), key=lambda cost: cost.peak_bytes)
+    budget, headroom = 2 * heavy.peak_bytes, Headroom(100, 0.0)
+
+    def choose(memory: int, _backward: bool) -> Cost:
+        for cost in (heavy, lean):
+            if cost.peak_bytes + 100 <= memory:
+                return cost
+        raise hofl.HoflError("nothing fits")
+
+    own = DevicePlanner(choose, experiment.method.local, lambda: budget, headroom)
+    assert own().boundary == heavy.boundary
+    budget = heavy.peak_bytes + 100
+    assert own().boundary == heavy.boundary
+    budget = heavy.peak_bytes + 99
+    assert own().boundary == lean.boundary
+    budget = lean.peak_bytes  # nothing would fit, and the peak of what runs still does
+    assert own().boundary == lean.boundary
+    budget = lean.peak_bytes - 1
+    with pytest.raises(hofl.HoflError, match="nothing fits"):
         own()
 
 

@@ -81,7 +81,8 @@ def build_device(
         strategy = strategy_of(config.fleet, method)
         chooser = _chooser(costs, method, strategy, measured(limits or {}, model))
         budget = budget_reader(memory, model.split.device)
-        choose = planner = DevicePlanner(chooser, method.local, budget)
+        headroom = STRATEGIES[strategy].headroom
+        choose = planner = DevicePlanner(chooser, method.local, budget, headroom)
         options["cannot_run_backward"] = planner.cannot_run_backward
     else:
         model.split.layout.cut(boundary)  # refuse one that is out of range now

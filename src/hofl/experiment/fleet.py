@@ -20,7 +20,7 @@ from hofl.memory.device import FREE, Device, budget_bytes
 from hofl.memory.hollow import hollow_model
 from hofl.memory.plan import MemoryPlan
 from hofl.memory.planner import Planner
-from hofl.memory.strategies import STRATEGIES, planned_facts
+from hofl.memory.strategies import STRATEGIES, check_method, planned_facts
 from hofl.memory.workload import heaviest_workload
 from hofl.methods import Method
 from hofl.models.adapters import FullBlocks, Lora
@@ -156,12 +156,7 @@ def _with_memory(device: DeviceConfig, memory: str) -> DeviceConfig:
 def strategy_of(fleet: FleetConfig, method: Method) -> str:
     """Return the strategy's name; refuse own rules where one boundary holds for all."""
     name = fleet.strategy or ("paper" if method.one_boundary else "best")
-    if STRATEGIES[name].own_rules and method.one_boundary:
-        raise HoflError(
-            f"fleet.strategy={name} gives every device a boundary and a rule of its own, and this "
-            "method cuts all devices at one boundary: use fleet.strategy=paper, or a method such "
-            "as hofl."
-        )
+    check_method(name, method)
     return name
 
 

@@ -12,7 +12,7 @@ from hofl.memory.capability import Capability, capability_of
 from hofl.memory.device import budget_bytes
 from hofl.memory.plan import cost_facts
 from hofl.memory.planner import Planner
-from hofl.memory.strategies import strategy_named
+from hofl.memory.strategies import check_method, strategy_named
 from hofl.memory.workload import Cost
 
 
@@ -146,6 +146,7 @@ def plan(
     )
     if budget is None or device is None:
         return Advice(model, planner, None, None, None)
+    check_method(strategy, planner.method)
     planner = replace(planner, headroom=choice.headroom)
     chosen = choice.choose(planner, device)
     toml = _toml(model, budget, limits, strategy, chosen.storage)

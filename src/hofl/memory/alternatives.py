@@ -56,8 +56,9 @@ def alternatives(
     smallest tier, and run their plain step.
     """
     memory, rule = planner.memory, planner.method.local
-    if not rule.q:  # a method that estimates nothing: what would the paper's directions cost?
-        rule = replace(rule, q=method("hofl").local.q)
+    if not rule.traits.sends_scalars:  # what would the paper's directions cost in its place?
+        paper = method("hofl").local
+        rule = replace(rule, bottom=paper.bottom, surrogate=paper.surrogate, q=rule.q or paper.q)
     blocks = memory.model.num_blocks
     single = Execution(micro_batch=1 if memory.workload.batch_size > 1 else 0)
     at = 3 * blocks // 4

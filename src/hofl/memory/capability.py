@@ -20,6 +20,12 @@ SIZE = 1024
 """Rows and columns of the matrices that are multiplied."""
 PROBE_SECONDS = 0.5
 """Time of each probe."""
+PART_TOKENS = 24
+"""What a part of a batch costs beside its tokens (weights are read, kernels are started), in tokens
+of work. Measured on CPUs (docs/log.md): 21 to 31 on SmolLM2-135M, 46 on a model of 15M."""
+FLOPS_PER_BYTE = 100.0
+"""Operations that a device of unknown speeds could do while it reads a byte from its disk, such as
+50 GFLOPS beside 500 MB/s. It orders plans, and estimates no time."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +100,30 @@ class Effort:
         flops: of backpropagation through all blocks in one local step.
         local_steps: E.
         streamable: bytes of all frozen block weights in the model's files.
+        tokens: of the batch of a local step.
     """
 
     flops: float
     local_steps: int
     streamable: int
+    tokens: int
+
+    def computing(self, cost: Cost) -> float:
+        """Return the compute of a local step with what small parts add to it."""
+        return cost.relative_compute * (1 + PART_TOKENS * cost.parts / self.tokens)
+
+    def slowness(self, cost: Cost, device: Capability) -> float:
+        """Return the time of a local step, in backpropagations through all blocks."""
+        operations = FLOPS_PER_BYTE
+        if device.flops is not None and device.read_speed is not None:
+            operations = device.flops / device.read_speed
+        return self.computing(cost) + cost.read_bytes * operations / self.flops
+
+    def rules_out_exact(self, device: Capability) -> bool:
+        """Tell whether backpropagation alone takes longer than the device will spend."""
+        if device.seconds is None or device.flops is None:
+            return False
+        return self.local_steps * self.flops / device.flops > device.seconds
 
     def seconds(self, cost: Cost, device: Capability) -> float | None:
         """Estimate the seconds of a round's local steps; None where the speed is not known.
@@ -108,7 +133,7 @@ class Effort:
         if device.flops is None:
             return None
         reading = cost.read_bytes / (device.read_speed or math.inf)
-        return self.local_steps * (cost.relative_compute * self.flops / device.flops + reading)
+        return self.local_steps * (self.computing(cost) * self.flops / device.flops + reading)
 
     def exceeded(
         self, cost: Cost, device: Capability, headroom: Headroom = NO_HEADROOM

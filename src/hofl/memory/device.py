@@ -16,6 +16,7 @@ from hofl.core.process import (
 )
 from hofl.core.sizes import AUTO, parse_bytes
 from hofl.local.site import PLAIN, Execution
+from hofl.memory.capability import NO_HEADROOM, Headroom
 from hofl.memory.workload import Cost
 from hofl.rules import LocalRule
 from hofl.variants import Changes, changes_of
@@ -44,12 +45,18 @@ class DevicePlanner:
         choose: returns the plan of a device of so many bytes, and whether it can run backward.
         rule: the run's.
         budget: returns the bytes that may be used now.
+        headroom: that a plan leaves; one that no longer does is replaced.
     """
 
     def __init__(
-        self, choose: Callable[[int, bool], Cost], rule: LocalRule, budget: Callable[[], int]
+        self,
+        choose: Callable[[int, bool], Cost],
+        rule: LocalRule,
+        budget: Callable[[], int],
+        headroom: Headroom = NO_HEADROOM,
     ) -> None:
         self._choose, self._rule, self._budget = choose, rule, budget
+        self._headroom = headroom
         self._chosen: Cost | None = None
         self._planned_for = 0
         self._backward = True
@@ -67,10 +74,22 @@ class DevicePlanner:
         """
         budget, chosen = self._budget(), self._chosen
         grown = budget > GROWTH * self._planned_for
-        if chosen is None or chosen.peak_bytes > budget or grown:
-            chosen = self._chosen = self._choose(budget, self._backward)
+        if chosen is None or self._needed(chosen) > budget or grown:
+            chosen = self._chosen = self._planned(budget)
             self._planned_for = budget
         return Device(chosen.boundary, chosen.execution, changes_of(self._rule, chosen.rule))
+
+    def _planned(self, budget: int) -> Cost:
+        """Return a new plan; where nothing fits, the one so far if its peak alone still does."""
+        try:
+            return self._choose(budget, self._backward)
+        except HoflError:
+            if self._chosen is None or self._chosen.peak_bytes > budget:
+                raise
+            return self._chosen
+
+    def _needed(self, cost: Cost) -> int:
+        return cost.peak_bytes + self._headroom.of(cost)
 
 
 def budget_reader(text: str, device: torch.device | None = None) -> Callable[[], int]:

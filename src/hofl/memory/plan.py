@@ -16,7 +16,8 @@ from hofl.memory.hollow import hollow_model
 from hofl.memory.trace import trace
 from hofl.memory.workload import Cost, Workload
 from hofl.models.adapters import Lora
-from hofl.models.loading import DTYPES, read_model_config
+from hofl.models.files import can_be_streamed
+from hofl.models.loading import DTYPES, read_model_config, resolve_reference
 from hofl.models.quantised import FORMS
 from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
@@ -133,7 +134,8 @@ def memory_plan(
     work = Workload.even(
         rule=rule, batch_size=batch_size, seq_len=seq_len, answer_tokens=answer_tokens
     )
-    return MemoryPlan(model, work, streaming=bool(model.on_disk), storage=storage_dtype)
+    streaming = bool(model.on_disk) and can_be_streamed(resolve_reference(name))
+    return MemoryPlan(model, work, streaming=streaming, storage=storage_dtype)
 
 
 def executions(batch_size: int, streaming: bool) -> Iterator[Execution]:

@@ -8,7 +8,7 @@ from hofl.core.errors import HoflError
 from hofl.memory.capability import MEASURED, Capability, Effort, Headroom
 from hofl.memory.hollow import streamable_bytes
 from hofl.memory.plan import MemoryPlan
-from hofl.memory.search import Search, preference
+from hofl.memory.search import Search
 from hofl.memory.workload import Cost
 from hofl.methods import Method
 
@@ -21,7 +21,8 @@ class Planner:
         memory: of the model as the run stores it.
         method: says which rules a device may run.
         headroom: for the resident set.
-        forms: other forms in which a device may store the blocks, each made when it is needed.
+        forms: other forms in which a device may store the blocks, each made when it is needed: to
+            train everything exactly, or, without backward passes, to train at all.
     """
 
     memory: MemoryPlan
@@ -39,7 +40,7 @@ class Planner:
         # A forward pass takes two operations for each weight and token, a backward pass through
         # frozen weights the same.
         flops = 4.0 * weights * work.tokens
-        return Effort(flops, work.rule.local_steps, streamable_bytes(model))
+        return Effort(flops, work.rule.local_steps, streamable_bytes(model), work.tokens)
 
     def best(self, device: Capability) -> Cost:
         """Return the best plan of a device.
@@ -54,14 +55,13 @@ class Planner:
                 "their own, such as hofl."
             )
         search = Search(self.memory, device, self.effort, self.headroom)
-        chosen = search.exact(rules[0]) if device.backward else None
-        for form, made in self.forms.items() if device.backward and chosen is None else ():
-            other = Search(made(), device, self.effort, self.headroom)
-            cost = other.exact(rules[0])
+        first = Search.exact if device.backward else Search.inexact
+        chosen = first(search, rules)
+        for form, made in self.forms.items() if chosen is None else ():
+            cost = first(replace(search, memory=made()), rules)
             if cost is not None:
-                chosen = replace(cost, storage=form, lossy=True)
-                break
-        chosen = chosen or min(search.inexact(rules), key=preference, default=None)
+                return replace(cost, storage=form, lossy=True)
+        chosen = chosen or (search.inexact(rules) if device.backward else None)
         if chosen is None:
             raise HoflError(search.nothing_fits(rules))
         return chosen

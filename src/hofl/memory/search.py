@@ -2,24 +2,26 @@
 
 Best is, within all that the device can do and will spend: the most parameters trained exactly, then
 the most trained at all, weights as the run stores them, weights in memory before weights on disk,
-the least compute, the fewest bytes of uplink.
+the least time (compute, and what small parts and reading add to it), the fewest bytes of uplink.
 
 There are thousands of plans, so the search tries few. Exact plans come first, from the fastest to
 the leanest: backpropagation at once, in parts, with blocks re-run for their gradients, with those
 streamed. Each has one number (rows of a part, blocks that are re-run) in which the peak is close to
-a straight line: two traces tell where it meets the budget, a third verifies it.
+a straight line: two traces tell where it meets the budget, a third verifies it. Re-running blocks
+makes room for larger parts, so of short texts several sizes of parts are weighed.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from hofl.core.sizes import show_bytes
 from hofl.local.site import Execution
 from hofl.memory.boundaries import all_boundaries
 from hofl.memory.capability import Capability, Effort, Headroom
+from hofl.memory.cutting import bounded, cut_of, in_parts, most_rows
 from hofl.memory.live import resident_bytes
 from hofl.memory.plan import MemoryPlan
 from hofl.memory.trace import uplink_bytes
@@ -29,21 +31,8 @@ from hofl.variants import EXACT_BITS
 
 FEWER_BITS = (2, 1)
 """Bits per value of an upload that are tried where a device's uplink allows no more."""
-
-
-def preference(cost: Cost) -> tuple[Any, ...]:
-    """Return the order of plans: what is best is least."""
-    parts = cost.execution.micro_batch or cost.execution.micro_tokens or math.inf
-    return (
-        -cost.exact_params,
-        -cost.zo_params,
-        cost.lossy,
-        cost.execution.stream_bottom,
-        round(cost.relative_compute, 9),
-        cost.uplink_bytes,
-        -parts,
-        cost.peak_bytes,
-    )
+WORTH_A_LOOK = 0.05
+"""The share of a step's time that larger parts must be able to save for them to be tried."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +66,38 @@ class Search:
         """Return the memory of a plan, headroom included."""
         return cost.peak_bytes + self.headroom.of(cost)
 
+    def in_memory(self, cost: Cost) -> bool:
+        """Tell whether a plan keeps within the device's memory."""
+        return self.needed(cost) <= self.device.memory
+
     def fits(self, cost: Cost) -> bool:
         """Tell whether a plan keeps within everything that the device has."""
         return not any(self.effort.exceeded(cost, self.device, self.headroom))
 
-    def exact(self, rule: LocalRule) -> Cost | None:
-        """Return the best plan that trains everything exactly, or None."""
-        sent = self._sendable(rule)
-        return None if sent is None else self._resident(sent) or self._streamed(sent)
+    def slowness(self, cost: Cost) -> float:
+        """Return the time of a plan's local step, in backpropagations through all blocks."""
+        return self.effort.slowness(cost, self.device)
+
+    def preference(self, cost: Cost) -> tuple[Any, ...]:
+        """Return the order of plans: what is best is least."""
+        return (
+            -cost.exact_params,
+            -cost.zo_params,
+            cost.execution.stream_bottom,
+            round(self.slowness(cost), 9),
+            cost.uplink_bytes,
+            cost.peak_bytes,
+        )
+
+    def exact(self, rules: list[LocalRule]) -> Cost | None:
+        """Return the best plan that trains everything exactly, or None; the first rule may.
+
+        The fastest that memory allows is looked for; if that one is too slow, all are.
+        """
+        hopeless = self.effort.rules_out_exact(self.device)
+        sent = None if hopeless else self._sendable(rules[0])
+        plans = () if sent is None else (find(sent) for find in (self._resident, self._streamed))
+        return next((plan for plan in plans if plan is not None and self.fits(plan)), None)
 
     def _sendable(self, rule: LocalRule) -> LocalRule | None:
         """Return the rule with as many bits of uplink as the device's limit allows, or None."""
@@ -101,54 +114,82 @@ class Search:
         model.keep(0)
         if resident_bytes(model.module) > self.device.memory:
             return None
-        lean = self.at(rule, 0, self.parts(1))
-        if self.fits(lean):
-            return self._largest_parts(lean)
-        if rule.traits.exact:
-            return self._fewest_rerun(rule, self.parts(1))
-        lean = self.at(rule, 0, replace(self.parts(1), checkpoint=1))
-        if not self.fits(lean):
-            return None
-        return self._largest_parts(self._largest_segments(lean, model.num_blocks // 2))
+
+        def kept(execution: Execution, least: int) -> Cost | None:
+            if not least and self.in_memory(whole := self.at(rule, 0, execution)):
+                return whole
+            if rule.traits.exact:
+                return self._fewest_rerun(rule, execution, least)
+            lean = self.at(rule, 0, replace(execution, checkpoint=1))
+            most = model.num_blocks // 2
+            return self._largest_segments(lean, most) if self.in_memory(lean) else None
+
+        return self._fastest(kept)
 
     def _streamed(self, rule: LocalRule) -> Cost | None:
         """Return exact gradients with as few blocks streamed as fit, or None."""
         if not (rule.traits.exact and self.memory.streaming):
             return None
-        return self._fewest_rerun(rule, replace(self.parts(1), stream_bottom=True))
 
-    def _fewest_rerun(self, rule: LocalRule, execution: Execution) -> Cost | None:
-        """Return the smallest boundary that fits: blocks below it run once more for gradients."""
+        def streamed(execution: Execution, least: int) -> Cost | None:
+            return self._fewest_rerun(rule, replace(execution, stream_bottom=True), least)
+
+        return self._fastest(streamed)
+
+    def _fastest(self, plan: Callable[[Execution, int], Cost | None]) -> Cost | None:
+        """Return the fastest of the plans that are found for parts of 1, 2, 4, ... rows.
+
+        Larger parts leave room for no fewer re-run blocks: ``plan`` gets the least boundary.
+        """
+        most = most_rows(self.memory.workload)
+        doubled = (1 << power for power in range((most - 1).bit_length() + 1))
+        best, candidate, rows = None, None, 0
+        for size in doubled:
+            candidate = plan(self.parts(size), 0 if candidate is None else candidate.boundary)
+            if candidate is None:
+                break
+            if best is None or self.slowness(candidate) < self.slowness(best):
+                best, rows = candidate, size
+            # All that larger ones save is parts.
+            if self.slowness(_alone(candidate)) > (1 - WORTH_A_LOOK) * self.slowness(best):
+                break
+        return None if best is None else self._largest_parts(best, rows)
+
+    def _fewest_rerun(self, rule: LocalRule, execution: Execution, least: int) -> Cost | None:
+        """Return the smallest boundary in memory: blocks below it run once more for gradients."""
         blocks = self.memory.model.num_blocks
         lean = self.at(rule, blocks, execution)
-        if not self.fits(lean):
+        if not self.in_memory(lean):
             return None
         kept = lambda count: self.at(rule, blocks - count, execution)  # noqa: E731
-        return self._largest_parts(self._grown(lean, kept, 0, blocks - 1))
+        return self._grown(lean, kept, 0, blocks - max(least, 1))
 
-    def inexact(self, rules: list[LocalRule]) -> Iterator[Cost]:
-        """Yield the best plan of each rule at the smallest boundary where one fits."""
+    def inexact(self, rules: list[LocalRule]) -> Cost | None:
+        """Return the best of the rules' plans at their smallest boundaries, or None."""
+        return min(self._inexact(rules), key=self.preference, default=None)
+
+    def _inexact(self, rules: list[LocalRule]) -> Iterator[Cost]:
         for rule in (rule for rule in rules if not rule.traits.exact):
             bits = [b for b in (rule.uplink_bits, EXACT_BITS, *FEWER_BITS) if b <= rule.uplink_bits]
             sent = min(
                 (replace(rule, uplink_bits=b) for b in bits),
                 key=lambda candidate: (self._first_sent(candidate), -candidate.uplink_bits),
             )
-            fitting = (cost.boundary for cost in self._rows(sent) if self._worth(cost))
-            boundary = min(fitting, default=None)
-            if boundary is not None:
-                yield self._cheapest(sent, boundary)
+            costs = (self._cheapest(sent, boundary) for boundary in self._boundaries(sent))
+            yield from islice(filter(None, costs), 1)
 
-    def _rows(self, rule: LocalRule) -> Iterator[Cost]:
-        """Yield every boundary, by the leanest execution and by the fastest in the same parts."""
-        blocks = self.memory.model.num_blocks
+    def _boundaries(self, rule: LocalRule) -> list[int]:
+        """Return where the leanest execution fits, or the fastest in the same parts, in order.
+
+        Time is looked at as if there were one part. A device that cannot run backward has only L.
+        """
+        model, work = self.memory.model, replace(self.memory.workload, rule=rule)
         if not self.device.backward:
-            yield from (self.at(rule, blocks, execution) for execution in self._executions(blocks))
-            return
-        work = replace(self.memory.workload, rule=rule)
-        *_, leanest = self._executions(blocks - 1)
-        for execution in (replace(leanest, checkpoint=1), self.parts(1)):
-            yield from all_boundaries(self.memory.model, work, execution)
+            return [model.num_blocks]
+        *_, leanest = self._executions(model.num_blocks - 1)
+        executions = (replace(leanest, checkpoint=1), self.parts(1))
+        costs = (cost for way in executions for cost in all_boundaries(model, work, way))
+        return sorted({cost.boundary for cost in costs if self._worth(_alone(cost))})
 
     def _worth(self, cost: Cost) -> bool:
         """Tell whether a plan trains anything, and fits."""
@@ -165,19 +206,22 @@ class Search:
     def _upload(self, rule: LocalRule, boundary: int) -> int:
         return uplink_bytes(self.memory.model.layout, rule, boundary)
 
-    def _cheapest(self, rule: LocalRule, boundary: int) -> Cost:
-        """Return the fastest execution that fits at a boundary where one does."""
+    def _cheapest(self, rule: LocalRule, boundary: int) -> Cost | None:
+        """Return the fastest execution that fits at a boundary, or None."""
         ways = (self.at(rule, boundary, execution) for execution in self._executions(boundary))
-        chosen = next(filter(self.fits, ways))
+        chosen = next(filter(self.in_memory, ways), None)
+        if chosen is None:
+            return None
         if chosen.execution.checkpoint:
             above = self.memory.model.num_blocks - boundary
             chosen = self._largest_segments(chosen, above // 2)
-        return self._largest_parts(chosen)
+        chosen = self._largest_parts(chosen)
+        return chosen if self._worth(chosen) else None
 
     def _executions(self, boundary: int) -> Iterator[Execution]:
         """Yield executions from the fastest to the leanest."""
         memory, smallest = self.memory, self.parts(1)
-        whole = self._bounded(Execution())
+        whole = bounded(Execution(), memory.base)
         ways = [whole, smallest]
         if boundary < memory.model.num_blocks:
             ways += [replace(whole, checkpoint=1), replace(smallest, checkpoint=1)]
@@ -185,38 +229,20 @@ class Search:
             ways.append(replace(ways[-1], stream_bottom=True))
         yield from dict.fromkeys(ways)
 
-    def parts(self, size: int) -> Execution:
-        """Return an execution in parts of so many rows, or of as many tokens as these have.
+    def parts(self, rows: int) -> Execution:
+        """Return an execution in parts of so many rows, or of as many tokens as these have."""
+        return in_parts(self.memory.workload, rows, self.memory.base)
 
-        Tokens where texts differ in length: a part is then as heavy, and short texts fill it up.
-        """
-        work = self.memory.workload
-        longest = max(map(sum, work.examples))
-        if size * longest >= work.tokens:
-            return self._bounded(Execution())
-        if work.tokens == longest * work.batch_size:
-            count = -(-work.batch_size // size)
-            return self._bounded(Execution(micro_batch=-(-work.batch_size // count)))
-        return self._bounded(Execution(micro_tokens=size * longest))
-
-    def _bounded(self, execution: Execution) -> Execution:
-        """Return the execution with parts no larger than the configuration asks for."""
-        asked, bounds = _cut(self.memory.base), _cut(execution)
-        for name, size in bounds.items():
-            bounds[name] = min(filter(None, (size, asked[name])), default=0)
-        return replace(execution, **bounds)
-
-    def _largest_parts(self, cost: Cost) -> Cost:
-        if not any(_cut(cost.execution).values()):
+    def _largest_parts(self, cost: Cost, rows: int = 1) -> Cost:
+        """Return the same plan in the largest parts in memory; it has parts of so many rows."""
+        if not any(cut_of(cost.execution).values()):
             return cost
-        work = self.memory.workload
-        most = -(-work.tokens // max(map(sum, work.examples)))
 
         def at(size: int) -> Cost:
-            execution = replace(cost.execution, **_cut(self.parts(size)))
+            execution = replace(cost.execution, **cut_of(self.parts(size)))
             return self.at(cost.rule, cost.boundary, execution)
 
-        return self._grown(cost, at, 1, most)
+        return self._grown(cost, at, rows, most_rows(self.memory.workload))
 
     def _largest_segments(self, cost: Cost, most: int) -> Cost:
         def at(size: int) -> Cost:
@@ -226,12 +252,12 @@ class Search:
         return self._grown(cost, at, 1, most)
 
     def _grown(self, first: Cost, at: Callable[[int], Cost], start: int, most: int) -> Cost:
-        """Return the cost of the largest size that fits; ``first`` fits and has size ``start``.
+        """Return the cost of the largest size in memory; ``first`` is, and has size ``start``.
 
         The line between a size that fits and one that does not says which to try next.
         """
         best, low, high = first, start, most
-        if low >= high or self.fits(beyond := at(high)):
+        if low >= high or self.in_memory(beyond := at(high)):
             return first if low >= high else beyond
         while high - low > 1:
             rise = max(self.needed(beyond) - self.needed(best), 1)
@@ -239,7 +265,7 @@ class Search:
             size = low + int((high - low) * min(room / rise, 1))
             size = min(max(size, low + 1), high - 1)
             trial = at(size)
-            if self.fits(trial):
+            if self.in_memory(trial):
                 best, low = trial, size
             else:
                 beyond, high = trial, size
@@ -261,6 +287,6 @@ class Search:
         )
 
 
-def _cut(execution: Execution) -> dict[str, Any]:
-    """Return how an execution cuts its batches."""
-    return {"micro_batch": execution.micro_batch, "micro_tokens": execution.micro_tokens}
+def _alone(cost: Cost) -> Cost:
+    """Return the cost as if the batch were one part."""
+    return replace(cost, parts=1, read_bytes=cost.read_bytes // cost.parts)

@@ -9,6 +9,7 @@ from hofl.memory.capability import MEASURED, NO_HEADROOM, Capability, Headroom, 
 from hofl.memory.plan import cost_facts
 from hofl.memory.planner import Planner
 from hofl.memory.workload import Cost
+from hofl.methods import Method
 
 
 class Strategy(Protocol):
@@ -78,6 +79,16 @@ def strategy_named(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise HoflError(f"unknown strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
     return STRATEGIES[name]
+
+
+def check_method(name: str, method: Method) -> None:
+    """Refuse a strategy with rules of devices' own where one boundary holds for all."""
+    if strategy_named(name).own_rules and method.one_boundary:
+        raise HoflError(
+            f"the strategy {name} gives every device a boundary and a rule of its own, and this "
+            "method cuts all devices at one boundary: use the strategy paper, or a method such as "
+            "hofl."
+        )
 
 
 def planned_facts(

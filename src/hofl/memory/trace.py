@@ -67,6 +67,7 @@ def trace(
         items=items,
         **what_is_trained(model.layout, rule, boundary),
         relative_compute=meter.tokens / part.tokens / (2 * model.num_blocks),
+        parts=len(others) + 1,
         # The parts are alike but for their tokens, and each reads the same weights.
         read_bytes=(len(others) + 1) * (meter.read_bytes() - read),
     )

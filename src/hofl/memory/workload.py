@@ -146,7 +146,8 @@ class Cost:
         exact_params: trained by exact gradients, in the top or in the bottom.
         uplink_bytes: size of a serialised upload.
         relative_compute: block passes per local step, relative to plain backpropagation.
-        read_bytes: streamed from disk in a local step.
+        parts: that a batch is cut into.
+        read_bytes: streamed from disk in a local step, by all parts.
         storage: form of the frozen block weights.
         lossy: whether that is another one than the run's.
     """
@@ -161,6 +162,7 @@ class Cost:
     exact_params: int
     uplink_bytes: int
     relative_compute: float
+    parts: int = 1
     read_bytes: int = 0
     storage: str = ""
     lossy: bool = False

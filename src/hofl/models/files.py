@@ -84,6 +84,14 @@ def stored_tensors(reference: str) -> dict[str, StoredTensor]:
     return tensors
 
 
+def can_be_streamed(reference: str) -> bool:
+    """Tell whether a model's weights are in safetensors files, or not here yet."""
+    folder = Path(reference)
+    if (folder / SINGLE).exists() or (folder / INDEX).exists():
+        return True
+    return not any(folder.glob("*.bin"))
+
+
 def stored_name(name: str, prefix: str, stored: Mapping[str, Any]) -> str | None:
     """Return a parameter's name in the files: as it is, or without the bare decoder's prefix."""
     return next((n for n in (name, name.removeprefix(f"{prefix}.")) if n in stored), None)
