@@ -8,19 +8,22 @@ longer that all of them should lean towards one answer. At b* the mean loss is l
 is the gradient of min_b loss(scores + b), and b* needs no derivative of its own.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from hofl.core.batch import Batch, ChooseWord, Head
+from hofl.core.layout import Layout
 from hofl.local.site import Site
 from hofl.local.streams import Stream
 from hofl.local.surrogates import Feedback, Surrogate, inner
 from hofl.local.top import LocalTop
 from hofl.rules import SURROGATES, SurrogateTraits
-from hofl.server.step import SERVER_STEPS, Memory
+from hofl.server.aggregate import AGGREGATIONS, RunningMean, mean
+from hofl.server.state import Contribution
 
 SWEEPS = 200
 """Most sweeps for b*; eight examples of two classes need about ten."""
@@ -99,44 +102,85 @@ class Centred(Surrogate):
         return CentredFeedback(loss.item(), top_gradient, delta, z.detach())
 
 
-class Longer:
-    """Take the aggregated update ``scale`` times: no memory."""
-
-    adds = False
-
-    def __init__(self, scale: float = 2.0) -> None:
-        self._scale = scale
-
-    def __call__(self, update: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Return the longer step; keep nothing."""
-        return self._scale * update, {}
+Memory = tuple[Tensor, ...]
+ServerStep = Callable[[Tensor, int, Memory], tuple[Tensor, Memory]]
+"""(mean update [d], t, what was remembered) -> (step [d], what is remembered for t + 1)."""
 
 
-class Adam:
+def longer(scale: float) -> ServerStep:
+    """Take the mean update ``scale`` times: no memory."""
+    return lambda update, t, memory: (update * scale, ())
+
+
+def momentum(momentum: float, lr: float) -> ServerStep:
+    """Take w <- w + lr v with v <- momentum v + mean update: SGD on the negative update."""
+
+    def step(update: Tensor, t: int, memory: Memory) -> tuple[Tensor, Memory]:
+        v = update if not memory else momentum * memory[0] + update
+        return lr * v, (v,)
+
+    return step
+
+
+def adam(lr: float, beta1: float = 0.9, beta2: float = 0.99, eps: float = 1e-4) -> ServerStep:
     """FedAdam (Reddi et al., 2021), with the bias correction of Adam."""
 
-    adds = False
+    def step(update: Tensor, t: int, memory: Memory) -> tuple[Tensor, Memory]:
+        m, v = memory or (torch.zeros_like(update), torch.zeros_like(update))
+        m = beta1 * m + (1 - beta1) * update
+        v = beta2 * v + (1 - beta2) * update * update
+        scale = (v / (1 - beta2 ** (t + 1))).sqrt() + eps
+        return lr * m / (1 - beta1 ** (t + 1)) / scale, (m, v)
 
-    def __init__(
-        self, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.99, eps: float = 1e-4
-    ) -> None:
-        self._lr, self._betas, self._eps = lr, (beta1, beta2), eps
+    return step
 
-    def __call__(self, update: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Return the step; keep both moments, and how many steps there were."""
-        zeros = torch.zeros_like(update)
-        m, v = (memory[name].double() if memory else zeros for name in ("m", "v"))
-        steps = 1 + (memory["steps"] if memory else torch.zeros(1))
-        first, second = self._betas
-        m = first * m + (1 - first) * update
-        v = second * v + (1 - second) * update * update
-        scale = (v / (1 - second ** steps.item())).sqrt() + self._eps
-        move = self._lr * m / (1 - first ** steps.item()) / scale
-        return move, {"m": m.float(), "v": v.float(), "steps": steps}
+
+REMEMBERED: dict[tuple[str, int], Memory] = {}
+"""(run, t) -> what the server's step remembers at w_t. Of this process only: never resumed."""
+
+
+@dataclass
+class Stepping:
+    """The mean of a cohort, and a step of the server with memory."""
+
+    layout: Layout
+    step: ServerStep
+    at: tuple[str, int] | None = None
+    inner: RunningMean = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inner = RunningMean(self.layout, mean)
+
+    def add(self, contribution: Contribution) -> None:
+        """Add one client's contribution."""
+        self.at = (contribution.plan.run, contribution.plan.round)
+        self.inner.add(contribution)
+
+    def result(self) -> Tensor:
+        """Return the step, float64 [d]; a round's step can be asked for again."""
+        update = self.inner.result()
+        if self.at is None:
+            return update
+        run, t = self.at
+        step, REMEMBERED[run, t + 1] = self.step(update, t, REMEMBERED.get((run, t), ()))
+        return step
+
+
+def _server_momentum(layout: Layout, beta: float = 0.5, lr: float = 1.0) -> Stepping:
+    return Stepping(layout, momentum(beta, lr))
+
+
+def _server_adam(layout: Layout, lr: float = 2e-3, eps: float = 1e-4) -> Stepping:
+    return Stepping(layout, adam(lr, eps=eps))
+
+
+def _server_longer(layout: Layout, scale: float = 2.0) -> Stepping:
+    return Stepping(layout, longer(scale))
 
 
 def enter() -> None:
     """Enter the levers into the registries."""
     SURROGATES["centred"] = SurrogateTraits(make=Centred, judges=True, gives_delta=True)
-    SERVER_STEPS["longer"] = Longer
-    SERVER_STEPS["adam"] = Adam
+    AGGREGATIONS["server-momentum"] = _server_momentum
+    AGGREGATIONS["server-adam"] = _server_adam
+    AGGREGATIONS["server-longer"] = _server_longer

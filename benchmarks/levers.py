@@ -49,15 +49,15 @@ def _exact(change: str) -> Lever:
 
 LEVERS: dict[str, Lever] = {
     "exact": Lever(EXACT),
-    "momentum": _exact("method.server_step={ name = 'momentum', beta = 0.5 }"),
-    "longer": _exact("method.server_step={ name = 'longer', scale = 2.0 }"),
-    "adam": _exact("method.server_step={ name = 'adam', lr = 2e-3 }"),
+    "momentum": _exact("method.aggregation={ name = 'server-momentum', beta = 0.5 }"),
+    "longer": _exact("method.aggregation={ name = 'server-longer', scale = 2.0 }"),
+    "adam": _exact("method.aggregation={ name = 'server-adam', lr = 2e-3 }"),
     "centred": _exact("method.surrogate=centred"),
     "centred-whole": _exact("method.surrogate={ name = 'centred', whole = true }"),
     "hybrid": Lever(HYBRID),
     "hybrid-centred": Lever([*HYBRID, "method.surrogate=centred"], "hybrid"),
     "hybrid-momentum": Lever(
-        [*HYBRID, "method.server_step={ name = 'momentum', beta = 0.5 }"], "hybrid"
+        [*HYBRID, "method.aggregation={ name = 'server-momentum', beta = 0.5 }"], "hybrid"
     ),
     "quantity": Lever(QUANTITY),
     "quantity-by-examples": Lever([*QUANTITY, "method.aggregation=by-examples"], "quantity"),

@@ -22,7 +22,6 @@ from hofl.messages import WITHHELD, ClientMetrics, RoundPlan, Upload, vector_has
 from hofl.server.aggregate import Aggregation
 from hofl.server.replay import replay
 from hofl.server.state import Contribution, Keeper, ServerState
-from hofl.server.step import ADD, ServerStep
 
 if TYPE_CHECKING:  # the server side never imports the model
     from hofl.models.split import SplitModel
@@ -33,7 +32,6 @@ def server_round(
     contributions: Iterable[Contribution],
     aggregation: Aggregation,
     keeper: Keeper,
-    step: ServerStep = ADD,
 ) -> ServerState:
     """Return w_{t+1} = w_t + the rebuilt updates' mean, Eq. (10), or another rule's; lines 9-14.
 
@@ -42,9 +40,8 @@ def server_round(
     for contribution in contributions:
         aggregation.add(contribution)
         keeper.add(contribution)
-    move, memory = step(aggregation.result(), state.memory)
-    w = (state.w.double() + move).float()
-    return ServerState(w, state.round + 1, keeper.result(state.vectors), memory)
+    w = (state.w.double() + aggregation.result()).float()
+    return ServerState(w, state.round + 1, keeper.result(state.vectors))
 
 
 def client_update(

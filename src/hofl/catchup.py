@@ -28,7 +28,6 @@ from hofl.rules import DIRECTIONS
 from hofl.server.aggregate import MeanOfScalars, aggregation_of
 from hofl.server.candidates import rebuilt
 from hofl.server.state import Contribution, ServerState, keeper_of
-from hofl.server.step import server_step_of
 
 _KEY = struct.Struct("<QQI")
 _NOBODY = ClientMetrics(loss=None, examples=0)
@@ -215,8 +214,7 @@ def catches_up(method: Method, layout: Layout) -> bool:
     directions = DIRECTIONS[method.local.directions.name]
     kept = directions.keep is None or directions.kept_from_means
     replayable = hasattr(aggregation_of(method.aggregation, layout), "replayable")
-    adds = server_step_of(method.server_step).adds
-    return replayable and kept and adds and method.local.shares_directions
+    return replayable and kept and method.local.shares_directions
 
 
 def rebuilds(method: Method, layout: Layout) -> bool:

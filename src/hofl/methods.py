@@ -1,4 +1,4 @@
-"""Federated methods as values: a local rule, a boundary rule, a policy, the server's rules.
+"""Federated methods as values: a local rule, a boundary rule, a sampling policy, an aggregation.
 
 No method has a file or a branch of its own. To add one, add a value to ``METHODS``; to vary one,
 use :func:`method`:
@@ -44,7 +44,7 @@ def all_zeroth_order(allowed: np.ndarray, num_blocks: int) -> np.ndarray:
     return np.full_like(allowed, num_blocks)
 
 
-UNIFORM, MEAN, ADD = Uniform(), Part("mean"), Part("add")
+UNIFORM, MEAN = Uniform(), Part("mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,6 @@ class Method:
         boundary: where it cuts the model.
         policy: sampling marginals.
         aggregation: the aggregation rule (``hofl.server.aggregate``).
-        server_step: how w moves by the aggregated update (``hofl.server.step``).
         own_bottoms: whether a planned device may run another bottom than the method's: exact where
             it can, zeroth-order or frozen where it must.
         workflow: who holds what in ``hofl split``, from ``hofl.workflows``; ``hofl run`` gives
@@ -69,7 +68,6 @@ class Method:
     boundary: BoundaryRule = device_boundary
     policy: Policy = UNIFORM
     aggregation: Part = MEAN
-    server_step: Part = ADD
     own_bottoms: bool = False
     workflow: Part = WHOLE_MODEL
 
@@ -208,10 +206,9 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-OTHERS = ("aggregation", "server_step", "workflow")
-OPTIONS = ("optimizer", *RULE_OPTIONS, "policy", *OTHERS)
+OPTIONS = ("optimizer", *RULE_OPTIONS, "policy", "aggregation", "workflow")
 """Values of a method that can be replaced; a part is a name, or a table of name and options."""
-PART_OPTIONS = ("optimizer", *PARTS, "policy", *OTHERS)
+PART_OPTIONS = ("optimizer", *PARTS, "policy", "aggregation", "workflow")
 """The options that are parts."""
 SHORT: dict[str, tuple[str, str]] = {
     **{key: ("optimizer", key) for key in ("lr", "weight_decay", "beta1", "beta2", "eps")},
@@ -269,7 +266,9 @@ def method(name: str, **options: Any) -> Method:
         changes["own_bottoms"] = False  # whoever names a bottom wants that one
     if "policy" in values:
         changes["policy"] = changed_policy(base.policy, _table(values["policy"]))
-    changes |= {k: getattr(base, k).changed(values[k]) for k in OTHERS if k in values}
+    for key in ("aggregation", "workflow"):
+        if key in values:
+            changes[key] = getattr(base, key).changed(values[key])
     if changes.get("workflow", base.workflow).name not in WORKFLOWS:
         unknown_name, known = changes["workflow"].name, ", ".join(WORKFLOWS)
         raise HoflError(f"unknown workflow {unknown_name!r:.40}: choose one of {known}.")
@@ -281,7 +280,8 @@ def options_of(chosen: Method) -> dict[str, Any]:
     return {
         **chosen.local.spec(),
         "policy": policy_spec(chosen.policy),
-        **{name: getattr(chosen, name).spec() for name in OTHERS},
+        "aggregation": chosen.aggregation.spec(),
+        "workflow": chosen.workflow.spec(),
     }
 
 

@@ -46,7 +46,6 @@ AGGREGATION_EXAMPLES: Examples = {
     "median": [{}],
     "trimmed-mean": [{}, {"share": 0.0}, {"share": 0.4}],
 }
-SERVER_STEP_EXAMPLES: Examples = {"add": [{}], "momentum": [{}, {"beta": 0.9, "lr": 0.3}]}
 
 
 def parts_of(examples: Examples) -> list[Part]:

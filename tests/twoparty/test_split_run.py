@@ -83,7 +83,6 @@ def test_mistakes_are_one_line(tiny_folder: Path, tmp_path: Path) -> None:
         ("method.proximal", 0.1, "0"),
         ("method.uplink_bits", 8, "32"),
         ("method.aggregation", "median", "mean"),
-        ("method.server_step", "momentum", "add"),
         ("server.min_answers", 2, "1"),
         ("server.max_scalar", 3.0, "inf"),
     ]:

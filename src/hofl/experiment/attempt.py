@@ -26,7 +26,6 @@ from hofl.server.checks import check_size, check_upload, plan_as_answered
 from hofl.server.outliers import Outliers
 from hofl.server.signal import BottomSignal
 from hofl.server.state import Contribution, ServerState, keeper_of
-from hofl.server.step import server_step_of
 
 if TYPE_CHECKING:
     from hofl.experiment.rounds import Observer
@@ -170,9 +169,8 @@ class Attempted:
         )
         total = aggregation_of(method.aggregation, layout)
         keeper = keeper_of(method.local.directions, layout)
-        step = server_step_of(method.server_step)
-        new = server_round(self.state, updates, total, keeper, step)
-        replayable = getattr(total, "replayable", None) if step.adds else None
+        new = server_round(self.state, updates, total, keeper)
+        replayable = getattr(total, "replayable", None)
         tally.scalars = None if replayable is None else replayable()
         return new, tally
 

@@ -21,8 +21,6 @@ from hofl.server.state import ServerState
 
 _FILE = "state.safetensors"
 _EARLIER = re.compile(r"state-(\d+)\.safetensors")
-_MEMORY = "server-step."
-"""How names of what the server's step keeps begin in the file."""
 
 
 def save_state(run: RunDirectory, state: ServerState, layout_digest: str, keep: int = 1) -> None:
@@ -30,8 +28,7 @@ def save_state(run: RunDirectory, state: ServerState, layout_digest: str, keep: 
     folder = run.checkpoint
     folder.mkdir(exist_ok=True)
     latest, fresh = folder / _FILE, folder / (_FILE + PARTIAL)
-    memory = {_MEMORY + name: tensor for name, tensor in state.memory.items()}
-    tensors = {**state.vectors, **memory, "w": state.w}
+    tensors = {**state.vectors, "w": state.w}
     fields = {"round": str(state.round), "layout": layout_digest}
     save_file(tensors, fresh, {**fields, "sha256": _digest(tensors, fields)})
     with fresh.open("rb") as file:
@@ -130,9 +127,7 @@ def _read(run: RunDirectory, path: Path, layout_digest: str | None) -> ServerSta
         )
     if layout_digest not in (None, fields["layout"]):
         raise HoflError(f"{path} belongs to a model with other trainable parameters.")
-    names = [name for name in tensors if name.startswith(_MEMORY)]
-    memory = {name.removeprefix(_MEMORY): tensors.pop(name) for name in names}
-    return ServerState(w, number, tensors, memory)
+    return ServerState(w, number, tensors)
 
 
 def _digest(tensors: Mapping[str, Tensor], fields: Mapping[str, str]) -> str:

@@ -81,8 +81,6 @@ class MethodConfig(_Section):
     aggregation: _Part | None = None
     """How the server combines what the cohort sends: mean, by-examples, unbiased, exact-first,
     by-precision, mean-of-scalars, from-start, median or trimmed-mean."""
-    server_step: _Part | None = None
-    """How w moves by the combined update: add, or momentum with beta and lr."""
     workflow: _Part | None = None
     """Who holds which segment in hofl split: shared-steps or local-steps; whole-model elsewhere."""
 

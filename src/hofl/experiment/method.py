@@ -19,7 +19,6 @@ from hofl.server.accounting import epsilon
 from hofl.server.aggregate import aggregation_of
 from hofl.server.checks import UploadLimits
 from hofl.server.state import keeper_of
-from hofl.server.step import server_step_of
 
 _NO_PARAMETERS = Layout((), (), (), 1)
 
@@ -47,7 +46,6 @@ def _check_parts(chosen: Method) -> None:
     vectors = {name: vector.numpy() for name, vector in keeper.start().items()}
     key = DirectionKey(0, 0, 0)
     directions.made_by(DIRECTIONS[directions.name].make, key, _NO_PARAMETERS, vectors)
-    server_step_of(chosen.server_step)
     if getattr(aggregation_of(chosen.aggregation, _NO_PARAMETERS), "from_start", False):
         _check_rebuilt(chosen)
 
@@ -62,7 +60,6 @@ def _check_rebuilt(chosen: Method) -> None:
         "a bottom that is the whole model and sends scalars": whole,
         "optimizer=sgd without weight_decay": rule.optimizer.sums,
         "proximal=0": rule.proximal == 0,
-        "server_step=add": server_step_of(chosen.server_step).adds,
     }
     for needed, there in missing.items():
         if not there:

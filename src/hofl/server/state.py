@@ -19,13 +19,11 @@ class ServerState:
         w: w_t, float32 [d].
         round: t.
         vectors: what else the server keeps and sends with every plan, by name, float32.
-        memory: what the server's step keeps and nobody is sent, by name, float32.
     """
 
     w: Tensor
     round: int
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,6 @@ def _without_effect(config: ExperimentConfig, method: Method) -> dict[str, tuple
         "method.proximal": (rule.proximal, 0),
         "method.uplink_bits": (rule.uplink_bits, 32),
         "method.aggregation": (method.aggregation.name, "mean"),
-        "method.server_step": (method.server_step.name, "add"),
         "server.min_answers": (server.min_answers, 1),
         "server.max_norm": (server.max_norm, math.inf),
         "server.max_scalar": (server.max_scalar, math.inf),
