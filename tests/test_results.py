@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from free_text_page import COMPARISONS, free_text
-from make_results import collected
-from results_definitions import DEFINITIONS, FROZEN
+from make_results import collected, keep
+from results_definitions import DEFINITIONS, FROZEN, Definition
 from results_equal import at_equal, equal_table
 from results_pages import HYBRID_LABEL, PAGES, state_of, verdict
 
@@ -197,3 +197,22 @@ def test_rows_are_collected_from_run_folders_finished_or_not(tmp_path: Path) -> 
     assert pair["mean"] == pytest.approx(sum(apart) / 2)
     assert pair["low"] < pair["mean"] < pair["high"]
     assert state_of({definition.name: facts}, definition) == "4 of 5 runs finished"
+
+
+def test_records_of_runs_on_two_machines_add_up_to_one_table(tmp_path: Path) -> None:
+    methods, seeds = ("fedavg", "hofl"), (1, 2, 3)
+    definition = Definition("both", "Both", "page", "c.toml", methods, seeds)
+    for machine, there in {"first": (1, 3), "second": (2,)}.items():
+        for method, level in zip(methods, (0.8, 0.7), strict=True):
+            for seed in there:
+                rounds = ROUNDS - 1 if (method, seed) == ("hofl", 3) else ROUNDS
+                run = tmp_path / machine / "cells" / f"{method}-seed-{seed}"
+                write_run(run, method, seed, level, rounds=rounds)
+                (run / "adapter").mkdir()
+        keep(definition, tmp_path / machine, tmp_path / "records")
+    kept = {file.name for file in (tmp_path / "records").rglob("*") if file.is_file()}
+    environment = {"config.toml", "environment.json", "metrics.jsonl", "summary.json"}
+    assert kept == {"comparison.toml", *environment}
+    (group,) = collected(definition, tmp_path / "records")["groups"]
+    states = {row["label"]: [cell["state"] for cell in row["cells"]] for row in group["rows"]}
+    assert states == {"fedavg": 3 * ["finished"], "hofl": [*2 * ["finished"], "not started"]}

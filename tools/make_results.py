@@ -1,21 +1,26 @@
 """Write docs/results/ from run folders: ``python tools/make_results.py [--check | --commands]``.
 
-A result is a comparison (``hofl compare``) in ``runs/results/NAME``. Its rows are read into
-``docs/results/data/NAME.json``, which is small and committed; pages are written from these files
-alone, so they can be checked without the runs. What was not run is said to be missing.
---commands prints how to make the runs; --memory plans the memory figure anew.
+A result is a comparison (``hofl compare``) in ``runs/results/NAME``. What its finished runs wrote
+down, without adapters and checkpoints, is kept in ``docs/results/records/NAME``, so that runs of
+several machines add up to one table; runs of different commits are not averaged. Rows are read into
+``docs/results/data/NAME.json``, and pages are written from these files alone, so they can be
+checked without the runs. What was not run is said to be missing. --commands prints how to make the
+runs; --memory plans the memory figure anew.
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from results_definitions import DEFINITIONS, Definition
 from results_pages import PAGES
 
+from hofl.comparing.plan import arms_of, cell_name
 from hofl.experiment.records import Scores
 from hofl.reporting.cells import COMPARISON, Cell, read_cells
 from hofl.reporting.contents import answers_of
@@ -26,6 +31,8 @@ from hofl.reporting.tables import plain_difference, plain_table
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "results"
 RUNS = ROOT / "runs" / "results"
+KEPT = ("config.toml", "environment.json", "metrics.jsonl", "summary.json", "samples.json")
+"""What is kept of a run, where it has them."""
 SCORES = ("accuracy", "token_accuracy", "loss", "perplexity")
 Facts = dict[str, Any]
 
@@ -46,6 +53,26 @@ def collected(definition: Definition, folder: Path) -> Facts:
         "made_with": {key: made.get(key) for key in keys},
         "groups": table["groups"],
     }
+
+
+def keep(definition: Definition, runs: Path, records: Path) -> None:
+    """Copy what finished runs wrote down, and list all cells that the definition is to have."""
+    grid = {
+        key: values.split(",") for key, _, values in (g.partition("=") for g in definition.grid)
+    }
+    cells = [
+        {"name": cell_name(arm.label, seed), "label": arm.label, "seed": seed}
+        for seed in definition.seeds
+        for arm in arms_of(definition.methods, grid)
+    ]
+    for cell in cells:
+        run, kept = runs / "cells" / cell["name"], records / "cells" / cell["name"]
+        if (run / "summary.json").is_file():
+            kept.mkdir(parents=True, exist_ok=True)
+            for name in filter(lambda name: (run / name).is_file(), KEPT):
+                shutil.copyfile(run / name, kept / name)
+    if records.is_dir():
+        (records / COMPARISON).write_text(tomli_w.dumps({"cells": cells}))
 
 
 def against(row: Row, group: Group) -> Facts:
@@ -125,9 +152,10 @@ def refresh() -> None:
     data = FOLDER / "data"
     data.mkdir(exist_ok=True)
     for definition in DEFINITIONS:
-        folder = RUNS / definition.name
-        if (folder / COMPARISON).is_file():
-            write(data / f"{definition.name}.json", collected(definition, folder))
+        records = FOLDER / "records" / definition.name
+        keep(definition, RUNS / definition.name, records)
+        if records.is_dir():
+            write(data / f"{definition.name}.json", collected(definition, records))
     if "--memory" in sys.argv or not (data / "memory.json").is_file():
         write(data / "memory.json", memory_facts())
 
