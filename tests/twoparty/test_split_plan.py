@@ -119,3 +119,10 @@ def test_hofl_plan_prints_both_roles(name: str, tiny_folder: Path) -> None:
     assert [row["boundary"] for row in shown] == [1, 2, 3]
     clients = [row["client_bytes"] for row in shown]
     assert clients == sorted(clients), "a higher boundary leaves the client more"
+    budget = [*words, "--budget", f"{clients[1]}B"]
+    lines = CliRunner(env={"COLUMNS": "140"}).invoke(app, budget).output.splitlines()
+    roles = lines[lines.index(next(line for line in lines if "hofl split" in line)) + 2 :][:3]
+    assert [line.split()[0] for line in roles] == ["1", "2", "x"], "the last client is too large"
+    refused = CliRunner().invoke(app, [*budget, "--write", str(tiny_folder / "new.toml")])
+    assert "set fleet.boundaries=[B]" in str(refused.exception)
+    assert not (tiny_folder / "new.toml").exists()

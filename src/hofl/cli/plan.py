@@ -107,6 +107,11 @@ def plan(
     if plot is not None:
         _plot(planner, chosen, None if device is None else device.memory, plot)
     toml = planned.toml
+    if write is not None and toml is None:
+        raise HoflError(
+            f"--write has nothing to write for {method_name}, which cuts all devices at one "
+            "boundary: choose one whose client fits, and set fleet.boundaries=[B]."
+        )
     if write is not None and toml is not None:
         _write(write, toml)
     if as_json:

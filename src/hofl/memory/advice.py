@@ -24,7 +24,7 @@ class Advice:
         model: its name.
         planner: of the model and the workload.
         device: what it can do; None where no budget was given.
-        chosen: the plan for it; None without a budget.
+        chosen: the plan for it; None without a budget, and where client and server share a model.
         toml: the part of a configuration in which such devices are planned so; None without.
     """
 
@@ -144,8 +144,10 @@ def plan(
         storage_dtype=storage_dtype,
         compute_dtype=compute_dtype,
     )
-    if budget is None or device is None:
-        return Advice(model, planner, None, None, None)
+    # In a split run a budget is for the client's half: the costs of the roles say what fits.
+    split = planner.method.splits and choice.own_rules
+    if budget is None or device is None or split:
+        return Advice(model, planner, device, None, None)
     check_method(strategy, planner.method)
     planner = replace(planner, headroom=choice.headroom)
     chosen = choice.choose(planner, device)
