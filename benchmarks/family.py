@@ -31,7 +31,7 @@ START = "<!-- comparison: python benchmarks/family.py --out runs/family -->"
 END = "<!-- end of comparison -->"
 ONE_STEP = ["rounds=30", "method.local_steps=1"]
 ONE_CLIENT = ["fleet.clients=1", "fleet.cohort=1", "data.examples_per_client=2000"]
-ADAMW, SGD = ("3e-4", "1e-3", "3e-3"), ("1e-5", "1e-4", "1e-3")
+ADAMW, SGD = ("3e-4", "1e-3", "3e-3"), ("1e-4", "1e-3", "3e-3")
 Facts = dict[str, Any]
 
 
@@ -74,7 +74,7 @@ ENTRIES: dict[str, Entry] = {
     "decomfl-sgd": Entry(SGD),
     "hiso": Entry(SGD, tuple(ONE_STEP)),  # as its authors: H moves once in every step
     "fedzo": Entry(SGD),
-    "mezo": Entry(SGD, ("rounds=24", *ONE_CLIENT, "fleet.boundaries=[0.75]")),
+    "mezo": Entry(("1e-5", "1e-4", "1e-3"), ("rounds=24", *ONE_CLIENT, "fleet.boundaries=[0.75]")),
     "fedkseed": Entry(SGD),
 }
 
