@@ -134,9 +134,9 @@ def test_mean_of_many_estimates_converges_to_the_gradient_at_the_predicted_rate(
     cut = model.layout.cut(boundary)
     exact = autograd_gradient(model, data)[:cut]
     errors = {}
-    for q in (8, 128):
+    for q in (8, 64):
         squared = []
-        for step in range(24):
+        for step in range(16):
             estimator, site = made("forward-mode", 0.0), site_at(model, boundary, KEY, step)
             probe = estimator.probe(site, site.model.inputs(data.texts), q)
             feedback = Linear()(
@@ -147,6 +147,6 @@ def test_mean_of_many_estimates_converges_to_the_gradient_at_the_predicted_rate(
             Gaussian(KEY, model.layout).combine(s.numpy(), step, boundary, out=out.numpy())
             squared.append((out - exact).square().sum().item())
         errors[q] = sum(squared) / len(squared) / exact.square().sum().item()
-        # relative spread of the mean over 24 repeats of q directions each
-        assert errors[q] == pytest.approx((cut + 1) / q, rel=4 * math.sqrt(2 / (24 * min(q, 20))))
-    assert errors[8] / errors[128] == pytest.approx(16, rel=0.6)
+        # relative spread of the mean over 16 repeats of q directions each
+        assert errors[q] == pytest.approx((cut + 1) / q, rel=4 * math.sqrt(2 / (16 * min(q, 20))))
+    assert errors[8] / errors[64] == pytest.approx(8, rel=0.6)

@@ -95,7 +95,8 @@ def test_the_predicted_peak_is_that_of_a_real_participation(family: str) -> None
         peak, upload = measured(model, HYBRID, boundary)
         cost = predicted(empty, HYBRID, boundary)
         assert abs(cost.peak_bytes - peak) < 512, (family, boundary)
-        assert abs(cost.uplink_bytes - len(upload.to_bytes())) <= 16
+        # An upload prints three measured numbers, each in as many digits as its rounding takes.
+        assert abs(cost.uplink_bytes - len(upload.to_bytes())) <= 3 * 18 + 8
         assert cost.zo_params == model.layout.cut(boundary)
         assert cost.zo_params + cost.fo_params == model.layout.size
 

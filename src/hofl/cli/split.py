@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = {
     "split": (
-        "hofl split demo ~fleet.budgets method.name=ho-sfl method.local_steps=1 --out runs/ho-sfl",
+        "hofl split sst2 method.name=ho-sfl method.local_steps=1 --out runs/ho-sfl",
         "hofl split one-client.toml method.name=hosl --out runs/hosl",
         "hofl split my.toml method.name=heron-sfl --processes 2 --out runs/heron",
         "hofl split --resume runs/heron",

@@ -28,6 +28,7 @@ from hofl.experiment.fleet_config import FleetConfig
 from hofl.experiment.method import (
     build_method,
     build_privacy,
+    check_head,
     check_limits,
     check_measured_fleet,
 )
@@ -48,7 +49,6 @@ from hofl.experiment.tasks import (
 from hofl.messages import RoundPlan
 from hofl.methods import Method
 from hofl.models.loading import LoadedModel
-from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
 from hofl.sampling.policies import Policy, draw_cohort
 from hofl.server.checks import UploadLimits
@@ -248,22 +248,11 @@ def build_simulation(config: ExperimentConfig, *, device: str | None = None) -> 
         ),
     )
     check_measured_fleet(config.method, simulation.boundaries())
-    _check_head(model.split, simulation.boundaries())
+    check_head(model.split, simulation.boundaries())
     # Refuse a policy that does not suit this fleet; ``for_clients`` would fill in missing costs.
     scores, cohort = simulation.scores(simulation.present(0)), config.fleet.cohort
     method.policy.marginals(scores, cohort, fleet_seed(config), 0, config.rounds)
     return simulation
-
-
-def _check_head(model: SplitModel, boundaries: Sequence[int]) -> None:
-    """Refuse a surrogate that copies more blocks than there are above a boundary."""
-    copies = 0 if model.surrogate is None else model.surrogate.copies
-    most = model.num_blocks - max(boundaries, default=0)
-    if copies > most:
-        raise HoflError(
-            f"a head of {copies} blocks does not fit above boundary {max(boundaries)}: set "
-            f"method.surrogate.blocks to at most {most}."
-        )
 
 
 def build_server(config: ExperimentConfig) -> Experiment:

@@ -1,6 +1,7 @@
 """From the method and privacy sections of a configuration to checked values."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hofl.experiment.config import ExperimentConfig, MethodConfig, PrivacyConfig
 from hofl.local.step import LocalParts
 from hofl.methods import Method
 from hofl.methods import method as named_method
+from hofl.models.split import SplitModel
 from hofl.rules import DIRECTIONS
 from hofl.sampling.statistics import fitted_options, load_statistics
 from hofl.server.accounting import epsilon
@@ -84,6 +86,17 @@ def check_measured_fleet(section: MethodConfig, boundaries: tuple[int, ...]) -> 
                 f"{file!r} was measured on another fleet: client {client} had boundary {then} and "
                 f"has {now}. Measure this fleet with hofl beta measure."
             )
+
+
+def check_head(model: SplitModel, boundaries: Sequence[int]) -> None:
+    """Refuse a surrogate that copies more blocks than there are above a boundary."""
+    copies = 0 if model.surrogate is None else model.surrogate.copies
+    most = model.num_blocks - max(boundaries, default=0)
+    if copies > most:
+        raise HoflError(
+            f"a head of {copies} blocks does not fit above boundary {max(boundaries)}: set "
+            f"method.surrogate.blocks to at most {most}."
+        )
 
 
 def build_privacy(section: PrivacyConfig) -> Privacy | None:
