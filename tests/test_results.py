@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from free_text_page import COMPARISONS, free_text
-from make_results import collected, keep
+from make_results import collected, keep, replace_if_more
 from results_definitions import DEFINITIONS, FROZEN, Definition
 from results_equal import at_equal, equal_table
 from results_pages import HYBRID_LABEL, PAGES, state_of, verdict
@@ -216,3 +216,13 @@ def test_records_of_runs_on_two_machines_add_up_to_one_table(tmp_path: Path) -> 
     (group,) = collected(definition, tmp_path / "records")["groups"]
     states = {row["label"]: [cell["state"] for cell in row["cells"]] for row in group["rows"]}
     assert states == {"fedavg": 3 * ["finished"], "hofl": [*2 * ["finished"], "not started"]}
+
+
+def test_a_file_of_more_runs_is_not_replaced(tmp_path: Path) -> None:
+    def facts(*states: str) -> dict[str, Any]:
+        return {"groups": [{"rows": [{"cells": [{"state": state} for state in states]}]}]}
+
+    file, more, fewer = tmp_path / "a.json", facts("finished", "finished"), facts("finished")
+    for given, expected in ((fewer, fewer), (more, more), (fewer, more)):
+        replace_if_more(file, given)
+        assert json.loads(file.read_text()) == expected

@@ -155,9 +155,25 @@ def refresh() -> None:
         records = FOLDER / "records" / definition.name
         keep(definition, RUNS / definition.name, records)
         if records.is_dir():
-            write(data / f"{definition.name}.json", collected(definition, records))
+            replace_if_more(data / f"{definition.name}.json", collected(definition, records))
     if "--memory" in sys.argv or not (data / "memory.json").is_file():
         write(data / "memory.json", memory_facts())
+
+
+def replace_if_more(file: Path, facts: Facts) -> None:
+    """Write rows, unless the file has more finished runs, of an earlier commit without records."""
+    before = finished_runs(json.loads(file.read_text())) if file.is_file() else 0
+    now = finished_runs(facts)
+    if now < before:
+        print(f"{file.name} keeps its {before} runs: the records hold {now} so far")
+    else:
+        write(file, facts)
+
+
+def finished_runs(facts: Facts) -> int:
+    """How many runs of a comparison are finished."""
+    rows = [row for group in facts["groups"] for row in group["rows"]]
+    return sum(cell["state"] == "finished" for row in rows for cell in row["cells"])
 
 
 def write(file: Path, facts: Facts) -> None:
