@@ -207,12 +207,14 @@ def test_records_of_runs_on_two_machines_add_up_to_one_table(tmp_path: Path) -> 
             for seed in there:
                 rounds = ROUNDS - 1 if (method, seed) == ("hofl", 3) else ROUNDS
                 run = tmp_path / machine / "cells" / f"{method}-seed-{seed}"
-                write_run(run, method, seed, level, rounds=rounds)
+                write_run(run, method, seed, level, rounds=rounds, data={"dir": "/my/data"})
                 (run / "adapter").mkdir()
         keep(definition, tmp_path / machine, tmp_path / "records")
     kept = {file.name for file in (tmp_path / "records").rglob("*") if file.is_file()}
     environment = {"config.toml", "environment.json", "metrics.jsonl", "summary.json"}
     assert kept == {"comparison.toml", *environment}
+    given = [file.read_text() for file in (tmp_path / "records").rglob("config.toml")]
+    assert all("/my/data" not in text for text in given), "folders of a machine are not kept"
     (group,) = collected(definition, tmp_path / "records")["groups"]
     states = {row["label"]: [cell["state"] for cell in row["cells"]] for row in group["rows"]}
     assert states == {"fedavg": 3 * ["finished"], "hofl": [*2 * ["finished"], "not started"]}

@@ -71,8 +71,15 @@ def keep(definition: Definition, runs: Path, records: Path) -> None:
             kept.mkdir(parents=True, exist_ok=True)
             for name in filter(lambda name: (run / name).is_file(), KEPT):
                 shutil.copyfile(run / name, kept / name)
+            (kept / "config.toml").write_text(without_places((run / "config.toml").read_text()))
     if records.is_dir():
         (records / COMPARISON).write_text(tomli_w.dumps({"cells": cells}))
+
+
+def without_places(config: str) -> str:
+    """A run's configuration without folders of the machine, hence without its checksum."""
+    places = ("dir = ", "# sha256")
+    return "".join(line for line in config.splitlines(True) if not line.startswith(places))
 
 
 def against(row: Row, group: Group) -> Facts:
