@@ -65,7 +65,7 @@ ENTRIES: dict[str, Entry] = {
     "ho-sfl": Entry(ADAMW, tuple(ONE_STEP), split=True),
     # A zeroth-order step of q directions is about d / q times as noisy: the bottom goes slower.
     "hosl": Entry(
-        ("3e-5", "1e-4", "3e-4"),
+        ("1e-4", "3e-4", "1e-3"),
         ("rounds=120", "method.local_steps=1", *ONE_CLIENT, "fleet.boundaries=[0.75]"),
         top_times=100,
         split=True,
@@ -73,7 +73,7 @@ ENTRIES: dict[str, Entry] = {
     "heron-sfl": Entry(("1e-5", "3e-5", "1e-4"), top_times=300, split=True),
     "decomfl-sgd": Entry(SGD),
     "hiso": Entry(SGD, tuple(ONE_STEP)),  # as its authors: H moves once in every step
-    "fedzo": Entry(SGD),
+    "fedzo": Entry(("1e-3", "3e-3", "1e-2")),
     "mezo": Entry(("1e-5", "1e-4", "1e-3"), ("rounds=24", *ONE_CLIENT, "fleet.boundaries=[0.75]")),
     "fedkseed": Entry(SGD),
 }
