@@ -1,6 +1,8 @@
 """The explanations of ``hofl methods``: one for every method, and what they say holds."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +54,16 @@ def test_a_method_is_explained_with_steps_settings_and_source(name: str) -> None
     assert f"q = {METHODS[name].local.q}" in output
     for text in (EXPLAINED[name].client, EXPLAINED[name].server, GROUPS[EXPLAINED[name].group]):
         assert text in output, "who holds what, and the memory of each role"
+
+
+@pytest.mark.skipif("HOFL_PAPER" not in os.environ, reason="HOFL_PAPER names no file")
+@pytest.mark.parametrize(
+    ("name", "label"), [("hosl", "hosl"), ("ho-sfl", "hosfl"), ("heron-sfl", "heron")]
+)
+def test_the_equation_of_a_surrogate_has_its_number_in_the_paper(name: str, label: str) -> None:
+    before = Path(os.environ["HOFL_PAPER"]).read_text().partition(f"\\label{{eq:app-{label}}}")[0]
+    number = before.count("\\begin{equation}")
+    assert f"appendix A, Eq. ({number})" in EXPLAINED[name].equations
 
 
 def test_the_list_says_of_every_group_who_holds_what() -> None:

@@ -76,7 +76,7 @@ EXPLAINED: dict[str, Explained] = {
             "s_j = <delta, f_ZO(x; w_ZO + mu u_j) - z> / mu for q directions that all share; up",
             "means over the cohort: one step of the top, one step of every client's bottom",
         ),
-        equations="Eq. (4); appendix A, the surrogate <delta, f_ZO(x; v)>",
+        equations="Eq. (4); appendix A, Eq. (20), the linear surrogate",
         source="HO-SFL",
         travels=(
             *("act_up", "labels_up", "loss_down", "grad_down"),
@@ -94,7 +94,7 @@ EXPLAINED: dict[str, Explained] = {
             "the top steps with g_FO, the bottom with (1/q) sum_j s_j u_j",
             "with fleet.clients=1 it is the original; with more, scalars are averaged as in ho-sfl",
         ),
-        equations="appendix A, the end-to-end surrogate",
+        equations="appendix A, Eq. (19), the end-to-end surrogate",
         source="HOSL; its step size is not known, 1e-3 stands in",
         travels=("act_up", "labels_up", "loss_down", "scalars_up", "scalars_down", "seeds"),
         client="w_ZO; forward passes of the bottom, no graph",
@@ -110,7 +110,7 @@ EXPLAINED: dict[str, Explained] = {
             "each, client after client; nothing comes down",
             "weights of bottoms and heads are averaged; inference is bottom and top, no head",
         ),
-        equations="appendix A, the auxiliary surrogate",
+        equations="appendix A, Eq. (21), the auxiliary surrogate",
         source="HERON-SFL, arXiv 2601.09076; k = 5 and the step size stand in for unknown ones",
         travels=(
             *("act_up", "labels_up", "client_weights_up", "client_weights_down"),
