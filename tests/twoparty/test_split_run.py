@@ -14,6 +14,7 @@ from hofl.experiment.launcher import prepared
 from hofl.experiment.method import build_method
 from hofl.experiment.runs import RunDirectory
 from hofl.models.halves import Half
+from hofl.twoparty import build
 from hofl.twoparty.build import build_side, check_split
 from hofl.twoparty.run import resume_split, run_split
 from support.runs import adapter_bytes, run_cli, stop_at
@@ -80,15 +81,18 @@ def test_mistakes_are_one_line(tiny_folder: Path, tmp_path: Path) -> None:
     assert "'shared-steps' has no option 'speed'" in refused(method={"workflow": {"speed": 1}})
     assert "set fleet.dropout=0" in refused(fleet={"dropout": 0.1})
     for key, value, allowed in [
-        ("method.proximal", 0.1, "0"),
+        ("method.proximal", 0.1, "0.0"),
         ("method.uplink_bits", 8, "32"),
         ("method.aggregation", "median", "mean"),
         ("server.min_answers", 2, "1"),
         ("server.max_scalar", 3.0, "inf"),
+        ("server.max_ratio", 10.0, "1000.0"),
+        ("server.wait", 5.0, "86400.0"),
     ]:
         section, _, option = key.partition(".")
         reason = f"{key}={value} has no effect in hofl split: set {key}={allowed}."
         assert refused(**{section: {option: value}}) == reason
+    assert "server.divergence=false has no effect" in refused(server={"divergence": False})
     assert "set method.directions=gaussian" in refused(method={"directions": "curved"})
     assert "set method.estimator to forward or central" in refused(
         "hosl", method={"estimator": "forward-mode"}
@@ -98,6 +102,24 @@ def test_mistakes_are_one_line(tiny_folder: Path, tmp_path: Path) -> None:
         "heron-sfl", method={"surrogate": head}
     )
     assert "or leave out --processes" in refused(processes=1, model={"weights": "random"})
+    assert "set --processes to at most 4" in refused(processes=5)
+    assert "set engine.device=cpu" in refused(processes=1, engine={"device": "cuda"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "read"),
+    [("server.deadline", 3.0, "SERVER_READ"), ("method.mu", 0.5, "RULE_READ")],
+)
+def test_a_key_is_refused_until_a_workflow_reads_it(
+    key: str, value: float, read: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is added later is refused, too, because nothing lists those without effect."""
+    section, _, name = key.partition(".")
+    config = split_config(tiny_folder, "ho-sfl", **{section: {name: value}})
+    check_split(config, build_method(config))
+    monkeypatch.setattr(build, read, getattr(build, read) - {name})
+    with pytest.raises(hofl.HoflError, match=rf"{key}={value} has no effect in hofl split"):
+        check_split(config, build_method(config))
 
 
 def test_examples_that_are_printed_can_be_run() -> None:

@@ -1,8 +1,7 @@
 """From a configuration to the roles of a split run: the setting, data, cohorts, halves."""
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from hofl.core.process import tune_allocator, use_threads
 from hofl.core.secret import RunSecret
 from hofl.data.shards import minibatches
 from hofl.experiment.build import Simulation
-from hofl.experiment.config import ExperimentConfig
+from hofl.experiment.config import ExperimentConfig, ServerConfig
 from hofl.experiment.method import build_method
 from hofl.experiment.model import adapter_of, encoded
 from hofl.experiment.start import started
 from hofl.experiment.tasks import fleet_seed, resolved_task, shards_of
-from hofl.methods import METHODS, Method
+from hofl.methods import MEAN, METHODS, Method
 from hofl.models.adapters import Lora
 from hofl.models.halves import Half, build_half
 from hofl.models.loading import (
@@ -28,11 +27,19 @@ from hofl.models.loading import (
     read_model_config,
     resolve_reference,
 )
-from hofl.rules import DIRECTIONS, SURROGATES
+from hofl.rules import DIRECTIONS, SURROGATES, LocalRule
 from hofl.sampling.policies import draw_cohort
 from hofl.twoparty.client import Batches
 from hofl.twoparty.setting import Setting
 from hofl.workflows import WORKFLOWS
+
+RULE_READ = {
+    *("optimizer", "local_steps", "q", "mu"),
+    *("bottom", "surrogate", "estimator", "directions"),
+}
+"""Fields of a local rule that split workflows use; another must have its default."""
+SERVER_READ = {"deadline", "secret"}
+"""Keys of the section ``server`` that they use; another must have its default."""
 
 
 def check_split(config: ExperimentConfig, method: Method, processes: int = 0) -> None:
@@ -59,33 +66,49 @@ def check_split(config: ExperimentConfig, method: Method, processes: int = 0) ->
         raise HoflError("activations travel unprotected in hofl split: set privacy.noise=0.")
     if config.fleet.dropout:
         raise HoflError("hofl split does not simulate dropouts: set fleet.dropout=0.")
-    for key, (got, only) in _without_effect(config, method).items():
+    for key, got, only in _without_effect(config, method):
         if got != only:
-            raise HoflError(f"{key}={got} has no effect in hofl split: set {key}={only}.")
+            shown, usual = (str(v).lower() if isinstance(v, bool) else v for v in (got, only))
+            raise HoflError(f"{key}={shown} has no effect in hofl split: set {key}={usual}.")
     if DIRECTIONS[method.local.directions.name].keep is not None:
         raise HoflError(
             f"directions {method.local.directions.name!r} need what a server of whole models "
             "keeps: set method.directions=gaussian, or use hofl run."
         )
-    if processes and not _in_files(config):
+    if processes:
+        _check_processes(config, processes)
+    setting_of(config, method, boundary=1)  # refuse options of the workflow
+
+
+def _without_effect(config: ExperimentConfig, method: Method) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what would change a run of whole models and not a split one: key, value, default."""
+    yield "method.aggregation", method.aggregation.name, MEAN.name
+    for field in fields(LocalRule):
+        if field.name not in RULE_READ:
+            yield f"method.{field.name}", getattr(method.local, field.name), field.default
+    for name, key in ServerConfig.model_fields.items():
+        if name not in SERVER_READ:
+            yield f"server.{name}", getattr(config.server, name), key.default
+
+
+def _check_processes(config: ExperimentConfig, processes: int) -> None:
+    """Refuse what roles in processes of their own cannot do, and processes without a client."""
+    clients = config.fleet.clients
+    if processes > clients:
+        raise HoflError(
+            f"{processes} processes for {clients} clients, of which each has one: set --processes "
+            f"to at most {clients}."
+        )
+    if config.engine.device not in ("auto", "cpu"):
+        raise HoflError(
+            f"processes compute on the CPU, not on {config.engine.device!r:.40}: set "
+            "engine.device=cpu, or leave out --processes."
+        )
+    if not _in_files(config):
         raise HoflError(
             "processes read their halves from the model's files: set model.weights=pretrained and "
             f"model.storage_dtype to one of {', '.join(DTYPES)}, or leave out --processes."
         )
-    setting_of(config, method, boundary=1)  # refuse options of the workflow
-
-
-def _without_effect(config: ExperimentConfig, method: Method) -> dict[str, tuple[Any, Any]]:
-    """Return what would change a run of whole models and not a split one: set value, allowed."""
-    server, rule = config.server, method.local
-    return {
-        "method.proximal": (rule.proximal, 0),
-        "method.uplink_bits": (rule.uplink_bits, 32),
-        "method.aggregation": (method.aggregation.name, "mean"),
-        "server.min_answers": (server.min_answers, 1),
-        "server.max_norm": (server.max_norm, math.inf),
-        "server.max_scalar": (server.max_scalar, math.inf),
-    }
 
 
 def _in_files(config: ExperimentConfig) -> bool:
