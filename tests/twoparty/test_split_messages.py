@@ -10,6 +10,7 @@ import torch
 from hofl.core.errors import HoflError
 from hofl.twoparty.exchange import Message, MessageRefused
 from hofl.twoparty.labels import labels_of
+from hofl.twoparty.ledger import Category
 from hofl.twoparty.server import SplitServer
 from hofl.twoparty.training import Direct, OneProcess, train
 from support.models import batch
@@ -100,10 +101,11 @@ def test_a_bad_message_is_refused_with_a_reason(kind: str, server: SplitServer) 
     make, reason = BAD[kind]
     server.begin([0])
     top = server.top.w.clone()
+    data = make()
     with pytest.raises(MessageRefused, match=reason):
-        server.answer(0, make())
+        server.answer(0, data)
     assert torch.equal(server.top.w, top)
-    assert not server.ledger.bytes
+    assert +server.ledger.bytes == ({Category.REFUSED_UP: len(data)} if data else {})
     assert server.answer(0, activation().to_bytes()), "a good one is answered all the same"
 
 
@@ -125,7 +127,7 @@ def test_scalars_of_another_shape_or_twice_are_refused(server: SplitServer) -> N
 def test_the_step_goes_on_without_a_client_that_was_refused(tmp_path: Path) -> None:
     """And ends as if that client had not been drawn."""
     folder, setting = saved("llama", tmp_path), setting_of("ho-sfl")
-    ends = []
+    ends, sent = [], []
     for cohort in ([1], [0, 1]):
         server, clients, engine = roles(folder, "llama", setting, clients=2)
         clients[0].take_turn = lambda step, channel: channel.request(  # type: ignore[method-assign]
@@ -134,7 +136,10 @@ def test_the_step_goes_on_without_a_client_that_was_refused(tmp_path: Path) -> N
         records: list = []
         train(server, engine, lambda step, chosen=cohort: chosen, 2, records.append)
         ends.append((server.top.w, server.kept))
+        sent.append(records[0].uplink_bytes)
         if cohort[0] == 0:
+            refused = records[0].ledger["refused_up"]["bytes"]
+            assert sent[1] - sent[0] == refused > 4 * 32 * TOKENS
             assert records[0].refused == {0: "z holds values that are not finite"}
             assert records[0].answered == [1]
     for one, two in zip(*ends, strict=True):

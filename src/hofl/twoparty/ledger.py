@@ -1,7 +1,9 @@
 """The ledger: every byte that crosses between client and server, by what it is for.
 
 Counted are real serialised messages: the data of each tensor under its category, the rest of the
-message (names, step numbers, lengths) as ``framing_up`` or ``framing_down``.
+message (names, step numbers, lengths) as ``framing_up`` or ``framing_down``. A message that is
+refused is ``refused_up`` as a whole: what its parts are for cannot be trusted. Not counted is what
+an engine with processes adds: the call of a client, its report at the end, the words of a refusal.
 """
 
 from collections import Counter
@@ -26,6 +28,7 @@ class Category(StrEnum):
     AUXILIARY_WEIGHTS_DOWN = "auxiliary_weights_down"
     FRAMING_UP = "framing_up"
     FRAMING_DOWN = "framing_down"
+    REFUSED_UP = "refused_up"
 
     @property
     def goes_up(self) -> bool:

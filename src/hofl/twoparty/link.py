@@ -1,7 +1,8 @@
 """Messages between processes of one machine, by ``torch.distributed`` with gloo on 127.0.0.1.
 
 A message is its length, then its bytes: the same bytes as in one process. Nothing is encrypted and
-nobody proves who they are, so connections stay on the loopback interface.
+nobody proves who they are, so connections stay on the loopback interface, whatever the environment
+says (``GLOO_SOCKET_IFNAME``).
 """
 
 import os
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hofl.core.errors import HoflError, printable, reason_of
-from hofl.core.wire import message_kind
+from hofl.core.wire import message_kind, unpack_message
 from hofl.twoparty.exchange import Message, MessageRefused
 from hofl.twoparty.server import SplitServer
 
@@ -92,6 +93,14 @@ class Link:
             raise PeerLost(f"lost {_name(rank)}: {reason}") from None
 
 
+def _is_over(data: bytes) -> bool:
+    """Tell whether a message ends a turn; what cannot be read is for the server to refuse."""
+    try:
+        return message_kind(data, MessageRefused) == OVER
+    except MessageRefused:
+        return False
+
+
 def _bytes(data: Tensor) -> bytes:
     return data.numpy().tobytes()
 
@@ -139,7 +148,7 @@ class LinkedClients:
         while True:
             data = self._link.receive(rank)
             try:
-                if message_kind(data, MessageRefused) == OVER:
+                if _is_over(data):
                     return refusal or self._ended(Message.from_bytes(data, OVER, step, client))
                 if refusal is not None:
                     raise PeerLost(f"{_name(rank)} went on after it was refused: {refusal}")
@@ -163,8 +172,6 @@ class LinkedClients:
 
 def reason_in(refusal: bytes) -> str:
     """Return the reason that a refusal gives."""
-    from hofl.core.wire import unpack_message
-
     header, _ = unpack_message(REFUSED, refusal, MessageRefused)
     fields = header.get("fields")
     return printable(fields.get("reason") if isinstance(fields, dict) else "no reason given")

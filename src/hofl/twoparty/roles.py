@@ -18,7 +18,7 @@ from hofl.twoparty.build import batches_of, build_side, cohorts_of
 from hofl.twoparty.client import SplitClient
 from hofl.twoparty.exchange import Message, MessageRefused, step_and_client
 from hofl.twoparty.link import CALL, IDLE, OVER, SERVER, STOP, Link, LinkedClients, LinkedServer
-from hofl.twoparty.server import MOST_TOKENS
+from hofl.twoparty.server import most_bytes
 from hofl.twoparty.store import ClientStore, load_server, save_server
 from hofl.twoparty.training import train
 
@@ -97,7 +97,7 @@ def work(rank: int, job: Job) -> None:
     side = build_side(config, Half.BOTTOM, job.boundary)
     model, setting, store = side.model.split, side.setting, ClientStore(directory.checkpoint)
     start, data = model.w.clone(), batches_of(config, side.method, side.model)
-    most = 4 * MOST_TOKENS * (model.config.get_text_config().hidden_size + 8) + 8 * len(start)
+    most = most_bytes(model.config.get_text_config().hidden_size, len(start))
     link = Link(job.rendezvous, rank, job.processes + 1, side.deadline, most)
     clients: dict[int, SplitClient] = {}
     peak, turns = 0, 0

@@ -18,12 +18,17 @@ from hofl.local.top import Gradients, LocalTop
 from hofl.models.split import SplitModel
 from hofl.twoparty.exchange import Message, MessageRefused, note
 from hofl.twoparty.labels import batch_from
-from hofl.twoparty.ledger import ByteLedger
+from hofl.twoparty.ledger import ByteLedger, Category
 from hofl.twoparty.segment import Segment
 from hofl.twoparty.setting import Setting
 
 MOST_TOKENS = 2**20
 """Tokens of a batch; a longer message is refused before it is parsed."""
+
+
+def most_bytes(width: int, kept: int) -> int:
+    """Return the most bytes of a message: z, labels, and weights or scalars of ``kept`` values."""
+    return 4 * MOST_TOKENS * (width + 8) + 8 * kept + HEADER_BYTES
 
 
 @dataclass
@@ -98,11 +103,23 @@ class SplitServer(ABC):
         self.model.w[len(self.model.w) - len(self.top.w) :].copy_(self.top.w)
 
     def answer(self, client: int, data: bytes) -> bytes:
-        """Answer one message of a client.
+        """Answer one message of a client; the bytes of a refused one count, too.
 
         Raises:
             MessageRefused: it does not belong to this step, or holds what it must not.
         """
+        try:
+            message, reply = self._answered(client, data)
+        except MessageRefused:
+            self.ledger.note({Category.REFUSED_UP: len(data)})
+            raise
+        answer = reply.to_bytes()
+        note(self.ledger, message, data)
+        note(self.ledger, reply, answer)
+        return answer
+
+    def _answered(self, client: int, data: bytes) -> tuple[Message, Message]:
+        """Return a client's message, parsed, and the reply to it."""
         if len(data) > self.most_bytes:
             raise MessageRefused(f"{len(data)} bytes, at most {self.most_bytes} are expected")
         if client not in self._turns:
@@ -115,16 +132,12 @@ class SplitServer(ABC):
         turn = self._turns[client]
         if turn.result:
             raise MessageRefused(f"{kind} after the result of step {self.step}")
-        reply = handler[kind](message, turn)
-        answer = reply.to_bytes()
-        note(self.ledger, message, data)
-        note(self.ledger, reply, answer)
-        return answer
+        return message, handler[kind](message, turn)
 
     @property
     def most_bytes(self) -> int:
         """The longest message that a client may send."""
-        return 4 * MOST_TOKENS * (self._width + 8) + 8 * self.kept.numel() + HEADER_BYTES
+        return most_bytes(self._width, self.kept.numel())
 
     @property
     def _width(self) -> int:
