@@ -132,6 +132,14 @@ def liar(rank: int, job: Job, failure: Connection) -> None:
     play(rank, job, failure)
 
 
+def noisy(rank: int, job: Job, failure: Connection) -> None:
+    """A second client process that sends 40 bytes of noise in place of its first message."""
+    if rank == 2:
+        honest = LinkedServer.request
+        LinkedServer.request = lambda self, message: honest(self, bytes(40))  # type: ignore[method-assign]
+    play(rank, job, failure)
+
+
 def what_was_read(run: Path, rank: int) -> set[str]:
     """Names of the tensors that the process of a rank has read."""
     reference = RunDirectory(run).config().model.name

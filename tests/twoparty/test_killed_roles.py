@@ -19,6 +19,7 @@ from support.twoparty import (
     killed_client,
     killed_server,
     liar,
+    noisy,
     silent,
     split_config,
 )
@@ -107,6 +108,21 @@ def test_a_silent_or_wrong_client_is_one_line(
     with pytest.raises(hofl.HoflError, match=reason):
         train_in_processes(directory, 2, 2, 1, lambda event, facts: None, role)
     assert len(directory.metrics()) == 1
+
+
+def test_steps_go_on_without_a_process_whose_messages_are_refused(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients 1 and 3 are in it; what it sent is in the ledger."""
+    role = partial(train_in_processes, role=noisy)
+    monkeypatch.setattr("hofl.twoparty.run.train_in_processes", role)
+    config = split_config(tiny_folder, "ho-sfl", rounds=2, fleet={"cohort": 4})
+    result = run_split(config, tmp_path / "run", processes=2)
+    for row in RunDirectory(result.path).metrics()[1:]:
+        assert sorted(row.answered) == [0, 2]
+        assert sorted(row.refused) == [1, 3]
+        assert all("not a hofl message" in reason for reason in row.refused.values())
+        assert row.ledger["refused_up"] == {"bytes": 80, "count": 2}
 
 
 def stop_at_start(event: str, facts: Any) -> None:
