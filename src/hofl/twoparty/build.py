@@ -96,7 +96,7 @@ def _check_processes(config: ExperimentConfig, processes: int) -> None:
     clients = config.fleet.clients
     if processes > clients:
         raise HoflError(
-            f"{processes} processes for {clients} clients, of which each has one: set --processes "
+            f"{processes} processes for {clients} clients leave some without any: set --processes "
             f"to at most {clients}."
         )
     if config.engine.device not in ("auto", "cpu"):
