@@ -175,13 +175,14 @@ def main() -> None:
     if arguments.job:
         prepare(arguments.job)
         return
+    machine = environment()  # before the race, which loads the machine
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job.pt"
         subprocess.run([sys.executable, __file__, "--job", str(job)], check=True)
         names = [name for name in CONTENDERS if name not in arguments.without]
         rows = race(job, names, arguments.repeats)
     Console(width=120).print(table(rows))
-    facts = {"rows": rows, "environment": environment()}
+    facts = {"rows": rows, "environment": machine}
     arguments.out.write_text(json.dumps(facts, indent=1) + "\n")
 
 

@@ -57,6 +57,29 @@ def test_the_speed_table_is_what_the_benchmarks_wrote() -> None:
     assert not done.returncode, done.stderr
 
 
+def test_the_speed_page_says_of_each_subject_how_it_was_measured() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "speed_table.py"))
+    machine = {"threads": 2, "cores": 2, "cpu_capability": "AVX2"}
+    rows = [{"variant": "plain", "samples_in_seconds": [3.0] * 3}, {"variant": "x", "failed": "no"}]
+    results = {
+        "evaluation": {"rows": [{}], "repeats": 7, "environment": {**machine, "threads": 1}},
+        "real-batches": {"rows": [{}], "repeats": 5, "environment": machine},
+    }
+    lines = tool["conditions"](results, {"rows": rows, "environment": machine}).splitlines()[2:]
+    assert lines == [
+        "| steps on real batches | 5 | 2 | 2 | AVX2 |",
+        "| rounds | 3 | 2 | 2 | AVX2 |",
+        "| evaluation | 7 | 1 | 2 | AVX2 |",
+    ]
+
+
+def test_what_was_not_measured_has_no_row_and_who_did_not_finish_has_one() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "speed_table.py"))
+    assert len(tool["table"]({}, {}).splitlines()) == 2
+    rows = [{"variant": "flower", "failed": "did not finish"}]
+    assert "| FedAvg round of flower | did not finish |" in tool["table"]({}, {"rows": rows})
+
+
 def test_the_comparison_of_the_family_is_what_its_runs_say() -> None:
     words = [sys.executable, str(ROOT / "benchmarks" / "family.py"), "--check"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

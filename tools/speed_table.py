@@ -1,8 +1,9 @@
 """Write the table of docs/speed.md from the benchmarks: ``python tools/speed_table.py [--check]``.
 
 Every figure is read from ``benchmarks/results.json`` or ``benchmarks/peers.json``; what was not
-measured has no row. With --check, nothing is written, and a table that is not what the files say
-ends in an error.
+measured has no row. A second table says how often, and on what, each subject was measured: they
+need not share a machine or a number of threads. With --check, nothing is written, and a table that
+is not what the files say ends in an error.
 """
 
 import json
@@ -29,6 +30,28 @@ def table(results: dict[str, Any], peers: dict[str, Any]) -> str:
         )
     )
     return "\n".join(lines)
+
+
+def conditions(results: dict[str, Any], peers: dict[str, Any]) -> str:
+    """How each subject of the table was measured, in Markdown."""
+    measured = {
+        "steps on real batches": results.get("real-batches", {}),
+        "rounds": {**peers, "repeats": repeats_of(peers.get("rows", []))},
+        "evaluation": results.get("evaluation", {}),
+        "steps at equal lengths": results.get("step", {}),
+    }
+    lines = ["| rows on | repeats | threads | cores | instructions |", "|---|---|---|---|---|"]
+    for what, subject in measured.items():
+        if subject.get("rows"):
+            machine = subject["environment"]
+            facts = (machine[key] for key in ("threads", "cores", "cpu_capability"))
+            lines.append(f"| {' | '.join(map(str, (what, subject['repeats'], *facts)))} |")
+    return "\n".join(lines)
+
+
+def repeats_of(rows: list[Row]) -> int:
+    """Rounds of each contender that finished; the fewest."""
+    return min((len(row["samples_in_seconds"]) for row in rows if "failed" not in row), default=0)
 
 
 def rows_of(results: dict[str, Any], subject: str) -> list[Row]:
@@ -75,6 +98,12 @@ def race(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
     for name in others:
         peak = seconds["hofl"]["peak_bytes"] / seconds[name]["peak_bytes"]
         yield f"peak memory of that round, hofl / {name}", f"{peak:.2f}", "", "1.00"
+    if "plain" in others:
+        sent = seconds["hofl"]["uplink_bytes"] / seconds["plain"]["uplink_bytes"]
+        yield "bytes uploaded in that round, hofl / plain", f"{sent:.2f}", "", ""
+    for row in rows:
+        if "failed" in row:
+            yield f"FedAvg round of {row['variant']}", row["failed"], "", ""
 
 
 def evaluation(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
@@ -93,21 +122,24 @@ def evaluation(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
 
 def equal_lengths(rows: list[Row]) -> Iterator[tuple[str, str, str, str]]:
     """Where there is no padding to save."""
-    plain = next(row for row in rows if row["variant"] == "FO")
-    for row in rows:
-        if "flop_ratio" in row and row is not plain:
-            yield (
-                f"{row['variant']} of 30 at equal lengths (FLOP ratio {row['flop_ratio']:.2f})",
-                f"{row['ratio']:.2f}",
-                f"{row['min_ms'] / plain['min_ms']:.2f}",
-                f"{0.95 * row['flop_ratio']:.2f}",
-            )
+    counted = {row["variant"]: row for row in rows if "flop_ratio" in row}
+    plain = counted.pop("FO", {})
+    for name, row in counted.items():
+        yield (
+            f"{name} of 30 at equal lengths (FLOP ratio {row['flop_ratio']:.2f})",
+            f"{row['ratio']:.2f}",
+            f"{row['min_ms'] / plain['min_ms']:.2f}",
+            f"{0.95 * row['flop_ratio']:.2f}",
+        )
+    for name, row in counted.items():
+        yield f"share of the rate of matrix products, {name} of 30", f"{row['of_peak']:.2f}", "", ""
 
 
 def main() -> None:
     """Replace the table, or compare it."""
     files = (ROOT / "benchmarks" / name for name in ("results.json", "peers.json"))
-    new = table(*(json.loads(file.read_text()) if file.exists() else {} for file in files))
+    data = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+    new = f"{table(*data)}\n\n{conditions(*data)}"
     page = ROOT / "docs" / "speed.md"
     text = page.read_text()
     if not text.count(START) == text.count(END) == 1:

@@ -151,6 +151,11 @@ def test_blocks_beside_the_head_are_not_guessed_at() -> None:
             {"head_dim": 8, "num_local_experts": 2, "attention_chunk_size": 2},
             "chunks of 2 tokens",
         ),
+        (
+            "llama4_text",
+            {"head_dim": 8, "num_local_experts": 2, "floor_scale": 4},
+            "from token 4 on.*several texts of 5 tokens.*engine.micro_tokens to 3",
+        ),
         ("bloom", {"n_layer": 2, "n_head": 4}, "its code fails with ValueError"),
         ("deepseek_v3", {}, "set adapter.targets to some of .*kv_b_proj"),
         ("t5", {}, "not a causal language model"),

@@ -98,8 +98,25 @@ _FOUND: dict[str, dict[str, Any]] = {
     # Attention of their own, which cannot be replaced.
     "gptj": {**_OLD, "rotary_dim": 4},
     "falcon": _COMMON,
-    # ALiBi in place of positions.
-    "mpt": {"d_model": 32, "n_layers": BLOCKS, "n_heads": 4, "vocab_size": VOCABULARY},
+    # And with tables that are shorter than a batch: ALiBi in place of positions, a causal mask.
+    "mpt": {
+        "d_model": 32,
+        "n_layers": BLOCKS,
+        "n_heads": 4,
+        "vocab_size": VOCABULARY,
+        "max_seq_len": 12,
+    },
+    "gpt_neo": {
+        "hidden_size": 32,
+        "num_layers": BLOCKS,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], BLOCKS // 2]],
+        "window_size": 4,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 12,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
 }
 FOUND: dict[str, Any] = {kind: AutoConfig.for_model(kind, **x) for kind, x in _FOUND.items()}
 """Types without a row in the table of families."""

@@ -156,6 +156,16 @@ class Texts:
         """Return the place of each token in its text, [N]."""
         return torch.cat([torch.arange(n, device=self.tokens.device) for n in self.lengths])
 
+    def in_rows_of(self, most: int) -> list["Texts"]:
+        """Cut between texts into rows of at most so many tokens, at least one text each."""
+        rows: list[list[int]] = []
+        for length in self.lengths:
+            if not rows or sum(rows[-1]) + length > most:
+                rows.append([])
+            rows[-1].append(length)
+        tokens = self.tokens.split([sum(row) for row in rows])
+        return [Texts(part, tuple(row)) for part, row in zip(tokens, rows, strict=True)]
+
     def to(self, device: torch.device) -> "Texts":
         """Copy to another device."""
         return Texts(self.tokens.to(device), self.lengths)

@@ -36,7 +36,7 @@ class BlockKinds:
                 if seen is None:
                     return None
                 parts.append((number, replaced.__qualname__, seen))
-        call = described(*inputs.calls[index])
+        call = described(inputs.calls[index])
         return None if call is None else self._number((*parts, call))
 
     def _number(self, description: Hashable) -> int:

@@ -6,6 +6,7 @@ lets an attention function and its mask function be registered by name: the mask
 every block a :class:`PackedRow` in place of a mask, and the attention function runs text by text.
 
 Models that do not let their attention be replaced get a mask [N, N] instead: slower, and as exact.
+Their row is cut into pieces no longer than the longest text, so that N is what they were made for.
 
 Text by text is as fast as laying short texts out as [B, T], and twice as fast for long ones
 (docs/log.md): it computes no padding, and a fused kernel needs no mask. Neighbours of one length go
@@ -98,6 +99,7 @@ def _mask(
     row = _row.get()
     if row is None:  # padded batches, such as those of ``generate``
         return sdpa_mask(*args, local_size=local_size, config=config, **kwargs)
+    _check_temperature(row, config)
     longest = max(length for _, length in row.runs)
     if local_size is None or local_size >= longest:
         return row
@@ -107,6 +109,19 @@ def _mask(
             f"texts of {longest}: set task.max_length to {local_size}, or use another model."
         )
     return replace(row, window=local_size)
+
+
+def _check_temperature(row: PackedRow, config: Any) -> None:
+    """Refuse rows in which Llama 4 would scale scores by places in the row, not in the text."""
+    tuned = getattr(config, "attn_temperature_tuning", False)
+    first = getattr(config, "floor_scale", 0) if tuned else 0
+    tokens = sum(count * length for count, length in row.runs)
+    if first and tokens >= first and row.runs != ((1, tokens),):
+        raise HoflError(
+            f"this model scales its attention from token {first} on, which is not supported for "
+            f"several texts of {tokens} tokens in all: set engine.micro_tokens to {first - 1} and "
+            "evaluation.batch_size to fewer, or use another model."
+        )
 
 
 def _attention(

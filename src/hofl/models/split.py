@@ -30,6 +30,9 @@ class _AllRecorded(Exception):
     """Raised by the last recorder: the rest of the model's forward pass is not needed."""
 
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class BlockInputs:
     """The embedded texts and the further arguments of every block.
@@ -38,11 +41,14 @@ class BlockInputs:
 
     Args:
         hidden: [1, tokens, D] input of block 0.
-        calls: positional and keyword arguments of each block after the hidden state.
+        calls: of each block, positional and keyword arguments after the hidden state: for the whole
+            row, or for one piece of it after the other.
+        pieces: tokens of each piece.
     """
 
     hidden: Tensor
-    calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+    calls: Sequence[Sequence[Call]]
+    pieces: Sequence[int]
 
 
 class SplitModel:
@@ -141,7 +147,16 @@ class SplitModel:
 
     def inputs(self, texts: Texts) -> BlockInputs:
         """Embed texts and record what the model would pass to each of its blocks."""
-        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        pieces = [texts]
+        if self._masked:  # scores of [N, N], in tables that may be no longer than one text
+            pieces = texts.in_rows_of(max(texts.lengths))
+        hidden, calls = zip(*map(self._recorded, pieces), strict=True)
+        lengths = [len(piece.tokens) for piece in pieces]
+        return BlockInputs(torch.cat(hidden, 1), [*zip(*calls, strict=True)], lengths)
+
+    def _recorded(self, texts: Texts) -> tuple[Tensor, list[Call]]:
+        """Return the embedded texts [1, tokens, D], and what each block would be called with."""
+        calls: list[Call] = []
         first: list[Tensor] = []
 
         def recorder(hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -170,7 +185,7 @@ class SplitModel:
             hook.remove()
             for block in self.blocks:
                 del block.forward
-        return BlockInputs(first[0].to(self.compute_dtype), calls)
+        return first[0].to(self.compute_dtype), calls
 
     def _places(self, texts: Texts) -> dict[str, Tensor]:
         """Tell the decoder where each token is in its text, and which tokens share a text."""
@@ -187,14 +202,16 @@ class SplitModel:
         values: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Run one block on [S, tokens, D], with ``values`` in place of named parameters."""
-        args, kwargs = inputs.calls[index]
-        block = self.blocks[index]
+        block, outputs = self.blocks[index], []
+        rows = hidden.split(list(inputs.pieces), 1) if len(inputs.pieces) > 1 else (hidden,)
         with self.computing(block):
-            if values is None:
-                output = block(hidden, *args, **kwargs)
-            else:
-                output = functional_call(block, dict(values), (hidden, *args), kwargs)
-        return output[0] if isinstance(output, tuple) else output
+            for row, (args, kwargs) in zip(rows, inputs.calls[index], strict=True):
+                if values is None:
+                    output = block(row, *args, **kwargs)
+                else:
+                    output = functional_call(block, dict(values), (row, *args), kwargs)
+                outputs.append(output[0] if isinstance(output, tuple) else output)
+        return torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]
 
     def forward(self, hidden: Tensor, inputs: BlockInputs, start: int, stop: int) -> Tensor:
         """Run blocks start..stop-1."""
