@@ -11,6 +11,7 @@ runs; --memory plans the memory figure anew.
 import json
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -77,9 +78,10 @@ def keep(definition: Definition, runs: Path, records: Path) -> None:
 
 
 def without_places(config: str) -> str:
-    """A run's configuration without folders of the machine, hence without its checksum."""
-    places = ("dir = ", "# sha256")
-    return "".join(line for line in config.splitlines(True) if not line.startswith(places))
+    """A run's configuration without the folder of its data, hence without its checksum."""
+    values = tomllib.loads(config)
+    values["data"].pop("dir", None)
+    return tomli_w.dumps(values)
 
 
 def against(row: Row, group: Group) -> Facts:

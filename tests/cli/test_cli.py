@@ -3,6 +3,7 @@
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -271,3 +272,24 @@ def test_a_run_is_evaluated_with_its_own_batch_size_unless_told_otherwise(
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert sizes == [size]
+
+
+def test_a_stopped_demo_is_resumed_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint is the demo's own command: resuming one run would leave the other three out."""
+    started = []
+
+    def stopped(config: Any, out: Path, *_: Any, **options: Any) -> None:
+        started.append(out.name)
+        out.mkdir(parents=True)
+        (out / "config.toml").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hofl.models.sources.fetch", lambda name: None)
+    monkeypatch.setattr("hofl.run", stopped)
+    out = tmp_path / "demo"
+    code, text = run_cli("demo", "--out", str(out))
+    assert (code, started) == (130, ["plan"])
+    assert f"stopped; resume with: hofl demo --out {out}" in text.splitlines()
+    assert "hofl run" not in text

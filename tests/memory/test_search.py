@@ -119,6 +119,18 @@ def test_less_than_the_smallest_plan_is_one_line(planner: Planner, everything: l
     assert "\n" not in str(one.value)
 
 
+def test_too_little_time_names_the_fastest_plan(planner: Planner, everything: list[Cost]) -> None:
+    """Not the smallest, which may be the slowest: a little more time than it says is enough."""
+    roomy = Capability(memory=GIB, flops=1e6)
+    times = [planner.effort.seconds(cost, roomy) or 0.0 for cost in everything]
+    fastest = min(times)
+    with pytest.raises(HoflError, match=r"the fastest plan \(boundary 2, frozen bottom\)") as one:
+        planner.best(replace(roomy, seconds=0.99 * fastest))
+    assert f"needs {fastest:.0f} s per round." in str(one.value)
+    found = planner.best(replace(roomy, seconds=1.01 * fastest))
+    assert planner.effort.seconds(found, roomy) == fastest < max(times) / 2
+
+
 QWEN = Qwen2Config(  # Qwen2.5-1.5B
     hidden_size=1536,
     intermediate_size=8960,

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from hofl.cli.options import seconds_of
 from hofl.comparing.plan import Arm
-from hofl.paper import studies
+from hofl.paper import running, studies
+from hofl.paper.estimate import TRAINING_TOKENS
 from hofl.paper.outcome import outcomes
+from hofl.paper.probe import least_seconds
 from hofl.paper.running import Work, carry, folder_of, paper_work
+from hofl.paper.settings import MODELS
 from hofl.paper.studies import Block, PaperTable
 from support.runs import quick, run_cli
 
@@ -67,6 +71,36 @@ def test_a_probe_that_uses_half_of_the_budget_is_stopped_while_it_runs(
     assert "half of the budget went to probing up to Tiny, SST-2" in " ".join(text.split())
     assert "probed Tiny" not in text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("recipe", ["ablations", "squad"])
+def test_a_budget_without_room_for_a_probe_is_refused_by_an_estimate(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operations of its runs, at the speed of a matrix product: no model is loaded for it."""
+    monkeypatch.setattr(running, "probe", lambda *_: pytest.fail("the probe was started"))
+    code, text = run_cli("paper", recipe, "--budget", "1s", "--out", str(tmp_path / "runs"))
+    assert code == 2
+    assert text.startswith("error: the budget is too short: short runs to measure this machine's")
+    named = re.search(r"more than --budget (\S+),", " ".join(text.split()))
+    assert named is not None
+    assert seconds_of("--budget", named[1]) > 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_estimate_of_a_probe_is_that_of_its_short_runs() -> None:
+    """Of the ablations E = 1 is the lightest and q = 8 the heaviest; their passes by hand."""
+    (block,) = studies.STUDIES["ablations"].blocks()
+    model, tokens, examples = MODELS["OPT-125M"], TRAINING_TOKENS["SST-2"], 32
+    expected = 0.0
+    for local_steps, q in ((1, 2), (5, 8)):
+        # A batch of 16 on 6 clients for 2 rounds. The anchor and q copies pass the bottom, the top
+        # runs forward and backward.
+        steps = 2 * 6 * local_steps * 16
+        passes = sum((1 + q) * tier + 2 * (12 - tier) for tier in model.tiers) / 3
+        scored = 2 * examples * 12
+        expected += 2.0 * model.block_weights * tokens * (steps * passes + scored)
+    assert least_seconds([block], 1e9) == pytest.approx(expected / 1e9)
 
 
 def test_when_the_time_is_up_what_is_left_is_unfinished_not_filled(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from hofl.cli.options import seconds_of
 from hofl.core.errors import HoflError
 from hofl.paper.scaling import (
     ENOUGH_ROUNDS,
@@ -85,17 +86,17 @@ def test_evaluation_is_shortened_before_it_takes_over() -> None:
 def test_a_budget_that_fits_nothing_is_refused_with_one_that_does(
     spent: float, example: float
 ) -> None:
-    """The probe's time is part of the named budget, which is the least one in whole minutes."""
+    """The probe's time is part of the named budget, the least one in whole minutes or hours."""
     blocks = STUDY["language-tasks"]
     found = paces(blocks, start=30.0, step=1.0, example=example)
     with pytest.raises(HoflError, match=r"too short for 60 runs of 2 rounds here") as refused:
         fitted(blocks, found, spent + 60.0, spent, 2)
-    named = re.search(r"--budget (\d+)min", str(refused.value))
+    named = re.search(r"--budget (\d+(min|h)),", str(refused.value))
     assert named is not None
-    enough = 60.0 * int(named[1])
+    enough, unit = seconds_of("--budget", named[1]), {"min": 60.0, "h": 3600.0}[named[2]]
     assert fitted(blocks, found, enough, spent, 2).rounds >= 2
     with pytest.raises(HoflError, match="too short"):
-        fitted(blocks, found, enough - 60.0, spent, 2)
+        fitted(blocks, found, enough - unit, spent, 2)
 
 
 def test_rounds_of_the_ablations_keep_their_proportions() -> None:

@@ -187,6 +187,22 @@ def test_nothing_runs_over_the_edge_and_text_can_be_read(
     assert tab.complaints == []
 
 
+def test_fleets_that_differ_are_named_in_a_few_words_that_fit_a_phone(
+    tab: Browser, tmp_path: Path
+) -> None:
+    """A fleet's list has an entry for every client, and no place to break a line."""
+    for name, boundary in (("a", 1), ("b", 2)):
+        fleet = {"clients": 60, "cohort": 3, "boundaries": [boundary] * 60}
+        write_run(tmp_path / name, "hofl", 5, fleet=fleet)
+    write_report([tmp_path], tmp_path / "r.html")
+    tab.open(tmp_path / "r.html", 360)
+    assert tab.run("document.documentElement.scrollWidth") <= 360
+    (reason,) = tab.run("[...document.querySelectorAll('p.bad')].map(p => p.textContent)")
+    assert "fleet.boundaries: 60 entries, [2,2,2" in reason
+    assert "... instead of 60 entries, [1,1,1" in reason
+    assert len(reason) < 250
+
+
 def test_long_names_fit_a_phone_and_ticks_are_round(tab: Browser, tmp_path: Path) -> None:
     """A grid's labels are long, and a run is chosen by one; numbers stay in sight beside them."""
     for rate in (0.0125, 0.0375):

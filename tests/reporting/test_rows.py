@@ -10,6 +10,7 @@ from scipy import stats
 from hofl.core.errors import HoflError
 from hofl.experiment.records import RoundRecord
 from hofl.reporting.cells import Cell, read_cells
+from hofl.reporting.contents import differences
 from hofl.reporting.rows import table_of
 from hofl.reporting.tables import plain_table
 from support.cells import cell
@@ -47,6 +48,29 @@ def test_what_is_not_comparable_stands_apart_and_is_named() -> None:
     spread = groups[0].rows[0].spread("score")
     assert spread is not None
     assert spread.seeds == 3, "the other version is not averaged"
+
+
+def test_what_is_not_begun_stands_with_its_own_comparison() -> None:
+    """Two comparisons in one report: a seed of the second does not become a row of the first."""
+
+    def planned(folder: str, label: str, seed: int) -> Cell:
+        return Cell(Path(f"/runs/{folder}/cells/{label}-{seed}"), label, seed)
+
+    def begun(folder: str, label: str, **config: Any) -> Cell:
+        made = cell("hofl", 5, 0.7, config=config)
+        return Cell(**{**vars(made), **vars(planned(folder, label, 5)), **kept(made)})
+
+    def kept(made: Cell) -> dict[str, Any]:
+        names = ("config", "environment", "records", "summary")
+        return {name: getattr(made, name) for name in names}
+
+    cells = [begun("a", "hofl", name="first"), planned("a", "fedavg", 5)]
+    cells += [begun("b", "hofl", name="second", rounds=99), planned("b", "hofl", 6)]
+    first, second = table_of(cells)
+    assert (first.name, second.name) == ("first", "second")
+    assert [(row.label, len(row.cells)) for row in first.rows] == [("hofl", 1), ("fedavg", 1)]
+    assert [(row.label, len(row.cells)) for row in second.rows] == [("hofl", 2)]
+    assert list(differences([first, second])) == ["rounds"], "what is not begun differs in nothing"
 
 
 def test_seeds_deal_boundaries_and_that_is_no_other_setting() -> None:

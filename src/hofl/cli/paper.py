@@ -56,6 +56,7 @@ class Computed:
         compute: computes it with ``hofl.paper.computed``, which loads the model libraries.
         show: prints it, or the paper's own values.
         paper: those values.
+        note: what of it this project has run.
     """
 
     title: str
@@ -63,6 +64,7 @@ class Computed:
     compute: Callable[[ModuleType], Any]
     show: Callable[[Console, Any], None]
     paper: Any
+    note: str
 
 
 COMPUTED = {
@@ -72,6 +74,8 @@ COMPUTED = {
         lambda module: module.tiers(),
         show_tiers,
         {name: asdict(model) for name, model in MODELS.items()},
+        "hofl paper tiers computes sizes and peaks from the models' configurations: this project "
+        "measured nothing at that scale.",
     ),
     "memory": Computed(
         "memory of a device and a cohort",
@@ -79,6 +83,8 @@ COMPUTED = {
         lambda module: module.memory(),
         show_memory,
         MEMORY,
+        "The paper measured on GPUs. hofl paper memory computes from the model's configuration: "
+        "this project measured nothing at that scale.",
     ),
     "structure": Computed(
         "structural comparison",
@@ -86,12 +92,10 @@ COMPUTED = {
         lambda module: module.structure(),
         show_structure,
         STRUCTURE,
+        "hofl paper structure reads the methods of this package: this project ran none of them at "
+        "the paper's scale.",
     ),
 }
-NOT_TRAINED = (
-    "The paper's numbers were measured on GPUs. Here they are computed from the models' "
-    "configurations: this project trained and measured nothing at that scale."
-)
 NAMES = (
     "tiers", "language-tasks", "squad", "memory", "beta-alpha", "iid-beta", "squad-beta",
     "ablations", "structure",
@@ -186,7 +190,7 @@ def _compute(console: Console, name: str, show: bool, as_json: bool) -> None:
         return
     say(console, f"{recipe.title} (the paper's {recipe.place})", "bold")
     recipe.show(console, values)
-    say(console, f"note: {NOT_TRAINED}", "yellow")
+    say(console, f"note: {recipe.note}", "yellow")
 
 
 def plain(values: Any) -> Any:

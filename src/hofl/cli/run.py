@@ -51,13 +51,18 @@ def run(
         if out is not None:
             raise HoflError("--resume continues in the run's own folder: give no --out.")
         rounds = more_rounds([] if config is None else [config, *(changes or [])])
-        show_result(console, resume, resume_shown(console, resume, from_round, rounds))
+        with interrupts.stoppable(console, resume, "hofl run"):
+            summary = resume_shown(console, resume, from_round, rounds)
+        show_result(console, resume, summary)
     else:
         if from_round is not None:
             raise HoflError("--from-round is for --resume DIR.")
         if config is None or out is None:
             raise HoflError("give a configuration and --out DIR, or --resume DIR (see --help).")
-        show_result(console, out, run_shown(console, hofl.read_config(config, changes), out))
+        asked = hofl.read_config(config, changes)
+        with interrupts.stoppable(console, out, "hofl run"):
+            summary = run_shown(console, asked, out)
+        show_result(console, out, summary)
 
 
 def demo(
@@ -74,27 +79,25 @@ def demo(
     config = hofl.read_config("demo")
     with console.status("fetching the model (once)"):
         fetch(config.model.name)
-    summaries = []
-    for name, changes in DEMO.items():
-        folder = out / name
-        if (folder / "config.toml").is_file():
-            summaries.append(resume_shown(console, folder))
-        else:
-            config = hofl.read_config("demo", list(changes))
-            summaries.append(run_shown(console, config, folder, name))
+    with interrupts.stoppable(
+        console, out, "hofl demo", f"{next(iter(DEMO))}/config.toml", "--out"
+    ):
+        summaries = [_demo_run(console, out / name, list(DEMO[name])) for name in DEMO]
     # Not as a comparison: the four have different fleets on purpose.
     console.print(summary_table(summaries, list(DEMO)))
     say(console, f"adapter: {out / next(iter(DEMO)) / summaries[0].adapter}")
 
 
-def run_shown(
-    console: Console, config: "ExperimentConfig", out: Path, title: str = ""
-) -> RunSummary:
-    """Run with a progress display; a stop says how to resume."""
-    with (
-        interrupts.stoppable(console, out, "hofl run"),
-        RunDisplay(console, title or out.name) as display,
-    ):
+def _demo_run(console: Console, folder: Path, changes: list[str]) -> RunSummary:
+    """Run one way of the demo, or resume it."""
+    if (folder / "config.toml").is_file():
+        return resume_shown(console, folder)
+    return run_shown(console, hofl.read_config("demo", changes), folder)
+
+
+def run_shown(console: Console, config: "ExperimentConfig", out: Path) -> RunSummary:
+    """Run with a progress display."""
+    with RunDisplay(console, out.name) as display:
         interrupts.load("hofl.experiment.rounds")
         return hofl.run(config, out, display, progress=False).record
 
@@ -107,10 +110,7 @@ def resume_shown(
     finished = directory.finished() if from_round is None else None
     if finished is not None and rounds in (None, finished.rounds):
         return finished
-    with (
-        interrupts.stoppable(console, path, "hofl run"),
-        RunDisplay(console, path.name) as display,
-    ):
+    with RunDisplay(console, path.name) as display:
         interrupts.load("hofl.experiment.rounds")
         result = hofl.resume(path, display, from_round=from_round, rounds=rounds, progress=False)
         return result.record

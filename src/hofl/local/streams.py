@@ -8,6 +8,7 @@ than once per stream, and a block's directions live only while that block runs.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,17 +77,8 @@ def stream_values(
     site: Site, coordinates: Iterable[Coordinate], streams: Sequence[Stream]
 ) -> dict[str, Tensor]:
     """Return parameters, such as one block's, in every stream, [S, *shape] by name."""
-    values = {}
-    for c in coordinates:
-        anchor = site.model.w[c.start : c.stop].view(c.shape)
-        stacked = anchor.expand(len(streams), *c.shape).clone()
-        for j in sorted({stream.j for stream in streams if stream.scale}):
-            u = direction_at(site, j, c)
-            for s, stream in enumerate(streams):
-                if stream.scale and stream.j == j:
-                    stacked[s].add_(u, alpha=stream.scale)
-        values[c.name] = stacked
-    return values
+    places = [(stream.j, stream.scale) for stream in streams]
+    return site.model.moved(coordinates, places, partial(direction_at, site))
 
 
 def direction_at(site: Site, j: int, coordinate: Coordinate) -> Tensor:

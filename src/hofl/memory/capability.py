@@ -149,7 +149,7 @@ class Effort:
             yield f"{show_bytes(self.streamable)} of disk"
         seconds = self.seconds(cost, device)
         if device.seconds is not None and seconds is not None and seconds > device.seconds:
-            yield f"{seconds:.0f} s per round"
+            yield f"{seconds:.{0 if seconds >= 10 else 2}f} s per round"
 
 
 def capability_of(values: dict[str, Any], memory: int) -> Capability:

@@ -6,7 +6,7 @@ whenever it runs on tensors of the same shapes, so it is run once per model and 
 then on. Of a long segment a few blocks are run: every further one adds what its graph keeps.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hofl.core.batch import Batch
+from hofl.core.layout import Coordinate
 from hofl.local.bottom import BottomRule
 from hofl.local.estimators import Estimator, Probe
 from hofl.local.site import Site
@@ -93,6 +94,7 @@ class Meter:
     def watching(self) -> Iterator[None]:
         """Route the model's blocks, passes, head and gradients through this meter inside."""
         replaced: dict[str, Any] = {
+            "moved": self._moved,
             "block": self._block,
             "forward": self._forward,
             "loss": self._loss,
@@ -104,6 +106,24 @@ class Meter:
         finally:
             for name in replaced:
                 delattr(self._model, name)
+
+    def _moved(
+        self,
+        coordinates: Iterable[Coordinate],
+        places: Sequence[tuple[int, float]],
+        direction: Callable[[int, Coordinate], Tensor],
+    ) -> dict[str, Tensor]:
+        wanted = tuple(coordinates)
+
+        def run() -> tuple[Tensor, ...]:
+            values = self._real.moved(self._model, wanted, places, direction)
+            return tuple(values[c.name] for c in wanted)
+
+        shapes = tuple(c.shape for c in wanted)
+        moves = tuple((j, bool(scale)) for j, scale in places)
+        made = self._repeated(_key("moved", self._counter.kind, shapes, moves), run, ())
+        made = made if isinstance(made, tuple) else (made,)
+        return {c.name: value for c, value in zip(wanted, made, strict=True)}
 
     def _block(self, index: int, hidden: Tensor, inputs: BlockInputs, values: Any = None) -> Tensor:
         graph = torch.is_grad_enabled()

@@ -272,17 +272,22 @@ class Search:
         return best
 
     def nothing_fits(self, rules: list[LocalRule]) -> str:
-        """Say what the smallest plan would need."""
+        """Say what the smallest plan would need, or where memory suffices for it, the fastest."""
         blocks = self.memory.model.num_blocks
         lean = replace(self.parts(1), stream_bottom=self.memory.streaming)
         costs = [self.at(rule, blocks, lean) for rule in rules if rule.traits.sends_scalars]
         costs += [self.at(rules[0], blocks, lean)] if rules[0].traits.exact else []
-        least = min(costs or [self.at(rules[0], 0, lean)], key=self.needed)
-        missing = " and ".join(self.effort.exceeded(least, self.device, self.headroom))
+        closest = min(costs or [self.at(rules[0], 0, lean)], key=self.needed)
+        kind = "smallest"
+        if self.in_memory(closest):
+            kind, top = "fastest", blocks - self.device.backward  # the last that can be trained
+            fast = [self.at(rules[-1], top, execution) for execution in self._executions(top)]
+            closest = min(filter(self.in_memory, [closest, *fast]), key=self.slowness)
+        missing = " and ".join(self.effort.exceeded(closest, self.device, self.headroom))
         streaming = "" if self.memory.streaming else ", or use a model with safetensors files"
         return (
-            f"nothing fits a device with {show_bytes(self.device.memory)}: the smallest plan "
-            f"({least.describe()}) needs {missing or 'more'}. Lower the batch size or the "
+            f"nothing fits a device with {show_bytes(self.device.memory)}: the {kind} plan "
+            f"({closest.describe()}) needs {missing or 'more'}. Lower the batch size or the "
             f"length, or raise the limits{streaming}."
         )
 

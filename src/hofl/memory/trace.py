@@ -40,7 +40,9 @@ def trace(
 ) -> Cost:
     """Return the cost of a participation at a boundary; ``model`` is a hollow one."""
     rule = workload.rule
-    plan = placeholder_plan(model, replace(rule, local_steps=1), boundary)
+    # The upload is packed from a copy on the CPU, which is not counted here.
+    traced = replace(rule, local_steps=1, uplink_bits=32)
+    plan = placeholder_plan(model, traced, boundary)
     parts = LocalParts.of(rule, boundary)
     part, others = workload.heaviest_part(execution), workload.parts(execution)[1:]
     counter = LiveBytes(META)

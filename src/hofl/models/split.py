@@ -6,7 +6,7 @@ sliding-window masks, positions) that each block would have received. Whatever a
 block, such as SmolLM3's blocks without rotary embedding, therefore survives the split.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +144,31 @@ class SplitModel:
     def parameters_in(self, blocks: range) -> list[nn.Parameter]:
         """Return the trainable parameters of some blocks, in layout order."""
         return [self.parameter(c) for index in blocks for c in self.layout.by_block[index]]
+
+    def moved(
+        self,
+        coordinates: Iterable[Coordinate],
+        places: Sequence[tuple[int, float]],
+        direction: Callable[[int, Coordinate], Tensor],
+    ) -> dict[str, Tensor]:
+        """Return parameters at w + scale * u_j for every (j, scale), [S, *shape] by name.
+
+        Args:
+            coordinates: of the parameters.
+            places: S of them; with scale 0 a parameter stays as it is.
+            direction: returns u_j of a parameter, in its shape.
+        """
+        values = {}
+        for c in coordinates:
+            anchor = self.w[c.start : c.stop].view(c.shape)
+            stacked = anchor.expand(len(places), *c.shape).clone()
+            for j in sorted({j for j, scale in places if scale}):
+                u = direction(j, c)
+                for s, (of, scale) in enumerate(places):
+                    if scale and of == j:
+                        stacked[s].add_(u, alpha=scale)
+            values[c.name] = stacked
+        return values
 
     def inputs(self, texts: Texts) -> BlockInputs:
         """Embed texts and record what the model would pass to each of its blocks."""

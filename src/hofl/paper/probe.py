@@ -5,7 +5,7 @@ starting up, evaluation and contention are in the numbers. Other arms follow by 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,7 @@ from hofl.comparing.plan import Arm, Comparison
 from hofl.comparing.schedule import Progress, carry_out
 from hofl.core.errors import HoflError
 from hofl.experiment.config import ExperimentConfig, method_of
-from hofl.paper.estimate import EVALUATED, passes
+from hofl.paper.estimate import EVALUATED, operations, passes
 from hofl.paper.scaling import Pace, Scale, scaled
 from hofl.paper.settings import MODELS
 from hofl.paper.studies import Block
@@ -51,13 +51,9 @@ def probe(block: Block, path: Path, at_once: int, watch: Watch) -> Pace:
     Raises:
         HoflError: a probe failed, with its reason.
     """
-    configs = block.configs()
-    work = {label: _work(block, config) for label, config in configs.items()}
-    ends = {min(work, key=work.__getitem__), max(work, key=work.__getitem__)}
-    arms = tuple(arm for arm in block.arms if arm.label in ends)
-    (short,) = scaled([replace(block, arms=arms)], Scale(ROUNDS, block.seeds[:1], EXAMPLES))
-    arms = tuple(Arm(arm.label, tuple(c for c in arm.changes if "rounds" not in c)) for arm in arms)
-    comparison = Comparison(path, short.base, arms, short.seeds)
+    work = _work_by_arm(block)
+    short = _shortened(block, work)
+    comparison = Comparison(path, short.base, short.arms, short.seeds)
     comparison.write()
     clock = _Clock(watch)
     carry_out(comparison, at_once, clock)
@@ -66,6 +62,25 @@ def probe(block: Block, path: Path, at_once: int, watch: Watch) -> Pace:
         if cell.state != "finished":
             raise HoflError(f"{block.name} cannot be run here: {cell.problem or cell.state}")
     return _pace(block, cells, clock, work)
+
+
+def least_seconds(blocks: Sequence[Block], per_second: float) -> float:
+    """Return the least time of probing blocks of the paper: their operations at a given speed."""
+    short = [_shortened(block, _work_by_arm(block)) for block in blocks]
+    return sum(map(operations, short)) / per_second
+
+
+def _work_by_arm(block: Block) -> dict[str, float]:
+    return {label: _work(block, config) for label, config in block.configs().items()}
+
+
+def _shortened(block: Block, work: dict[str, float]) -> Block:
+    """Return a block with the lightest and the heaviest arm, of ``ROUNDS`` rounds and one seed."""
+    ends = {min(work, key=work.__getitem__), max(work, key=work.__getitem__)}
+    arms = tuple(arm for arm in block.arms if arm.label in ends)
+    (short,) = scaled([replace(block, arms=arms)], Scale(ROUNDS, block.seeds[:1], EXAMPLES))
+    same = (Arm(arm.label, tuple(c for c in arm.changes if "rounds" not in c)) for arm in arms)
+    return replace(short, arms=tuple(same))
 
 
 def _pace(block: Block, cells: list[Cell], clock: _Clock, work: dict[str, float]) -> Pace:

@@ -22,8 +22,10 @@ from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.core.process import usable_cores
 from hofl.experiment.reuse import check_new
-from hofl.paper.probe import probe
-from hofl.paper.scaling import fitted, reductions, scaled, substituted
+from hofl.paper.estimate import core_speed
+from hofl.paper.probe import least_seconds, probe
+from hofl.paper.scaling import as_budget, fitted, reductions, scaled, substituted
+from hofl.paper.settings import MODELS
 from hofl.paper.studies import STUDIES, Block
 
 MANIFEST = "paper.json"
@@ -148,12 +150,14 @@ def scaled_work(
         tell: called with lines about the probe.
         watch: called while the probe runs.
     """
-    from hofl.models.loading import read_model_config
-
     check_new(path, f"hofl paper --resume {path}")
     paper = STUDIES[recipe].blocks()
+    if model is None:
+        _check_probe(paper, budget)
+    from hofl.models.loading import read_model_config  # takes seconds
+
     window = 0
-    for name in [model] if model else {block.base.model.name for block in paper}:
+    for name in [model] if model else {_described_by(block) for block in paper}:
         longest = getattr(read_model_config(name), "max_position_embeddings", 2048)
         window = min(window or longest, longest)
     blocks = substituted(paper, model, window)
@@ -173,6 +177,28 @@ def scaled_work(
     scale = fitted(blocks, paces, budget, spent, together, None if seeds is None else tuple(seeds))
     small = scaled(blocks, scale)
     return Work(path, recipe, small, tuple(reductions(paper, small)), budget)
+
+
+def _check_probe(blocks: Sequence[Block], budget: float) -> None:
+    """Refuse a budget that the paper's models cannot be probed in, before anything is loaded."""
+    known = [block for block in blocks if _is_the_papers(block)]
+    least = least_seconds(known, usable_cores() * core_speed())
+    if 2 * least > budget:
+        raise HoflError(
+            f"the budget is too short: short runs to measure this machine's speed take at least "
+            f"{least:,.0f} s, and may use half of it. Give more than --budget "
+            f"{as_budget(2 * least)}, or a smaller --model."
+        )
+
+
+def _is_the_papers(block: Block) -> bool:
+    """Tell whether a block trains the model of the paper that it is named after."""
+    return block.base.model.name == MODELS[block.model].hub
+
+
+def _described_by(block: Block) -> str:
+    """Return where a block's model is described: the paper's in this package, without a network."""
+    return MODELS[block.model].architecture if _is_the_papers(block) else block.base.model.name
 
 
 def _probed_in_time(until: float, name: str, watch: Watch, progress: Progress) -> None:

@@ -166,9 +166,19 @@ def fitted(
     needed = (predicted(FEWEST_ROUNDS) + spent) / SHARE
     raise HoflError(
         f"the budget is too short for {least * sum(len(b.arms) for b in blocks)} runs of "
-        f"{FEWEST_ROUNDS} rounds here: give at least --budget {math.ceil(needed / 60)}min, fewer "
+        f"{FEWEST_ROUNDS} rounds here: give at least --budget {as_budget(needed)}, fewer "
         "--seeds, or a smaller --model."
     )
+
+
+def as_budget(seconds: float) -> str:
+    """Return a time as ``--budget`` takes it, rounded up.
+
+    >>> as_budget(61), as_budget(2.5 * 3600)
+    ('2min', '3h')
+    """
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes}min" if minutes <= 120 else f"{math.ceil(minutes / 60)}h"
 
 
 def prediction(

@@ -83,17 +83,22 @@ def series(records: Sequence[RoundRecord]) -> dict[str, list[float | None]]:
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[Any]]:
-    """Return the keys in which rows differ, with the value of each row, all groups in order."""
+    """Return the keys in which rows differ, with the value of each row, all groups in order.
+
+    A row that was not begun has no values, and differs in none.
+    """
     firsts = [
         next((c for c in row.cells if c.config), None) for group in groups for row in group.rows
     ]
     values: list[Mapping[str, Any]] = [
         {} if cell is None else {**cell.setting, **cell.treatment} for cell in firsts
     ]
-    keys = sorted({key for settings in values for key in settings} - set(HIDDEN))
-    columns = {key: [settings.get(key) for settings in values] for key in keys}
+    begun = [settings for settings in values if settings]
+    keys = sorted({key for settings in begun for key in settings} - set(HIDDEN))
     return {
-        key: column for key, column in columns.items() if any(v != column[0] for v in column[1:])
+        key: [settings.get(key) for settings in values]
+        for key in keys
+        if any(settings.get(key) != begun[0].get(key) for settings in begun)
     }
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -122,8 +123,9 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What all its runs are called; empty where they have several names."""
-        names = {str(cell.config.get("name", "")) for row in self.rows for cell in row.cells}
+        """What all its runs that were begun are called; empty where they have several names."""
+        begun = [cell for row in self.rows for cell in row.cells if cell.config]
+        names = {str(cell.config.get("name", "")) for cell in begun}
         return names.pop() if len(names) == 1 else ""
 
     @cached_property
@@ -139,29 +141,32 @@ class Group:
 
 def table_of(cells: Sequence[Cell]) -> list[Group]:
     """Return the groups of comparable rows, that of the first cell first."""
-    known = [cell for cell in cells if cell.config]
     settings: list[dict[str, Any]] = []
     members: list[list[Cell]] = []
-    for cell in known:
+    homes: dict[Path, int] = {}
+    for cell in (cell for cell in cells if cell.config):
         if cell.setting not in settings:
             settings.append(cell.setting)
             members.append([])
-        members[settings.index(cell.setting)].append(cell)
-    # What has no configuration yet, or never got one, is shown where its row would be.
+        place = settings.index(cell.setting)
+        members[place].append(cell)
+        homes.setdefault(cell.path.parent, place)
+    # What has no configuration yet, or never got one, is shown with the others of its comparison.
     rest = [cell for cell in cells if not cell.config]
     if rest and not members:
         settings, members = [{}], [[]]
+    for cell in rest:
+        members[homes.get(cell.path.parent, 0)].append(cell)
+    order = {cell.path: place for place, cell in enumerate(cells)}
     groups = []
-    for number, (setting, mine) in enumerate(zip(settings, members, strict=True)):
+    for setting, mine in zip(settings, members, strict=True):
         differs = {
             key: (settings[0].get(key), setting.get(key))
             for key in sorted({*settings[0], *setting})
             if settings[0].get(key) != setting.get(key)
         }
-        if not number:
-            order = {cell.path: place for place, cell in enumerate(cells)}
-            mine = sorted([*mine, *rest], key=lambda cell: order[cell.path])
-        groups.append(Group(_chosen(_rows(mine)), differs))
+        rows = _rows(sorted(mine, key=lambda cell: order[cell.path]))
+        groups.append(Group(_chosen(rows), differs))
     return groups
 
 

@@ -234,6 +234,13 @@ function bills() {
 
 const spread = (value, show, digits) => (!value ? "-" : value.deviation === null ? show(value.mean, digits) : `${show(value.mean, digits)} (${show(value.deviation, digits)})`);
 
+/* A value in a few words: a fleet's list has an entry for every client. All of it is in the configuration. */
+function brief(value, most = 48) {
+  const text = JSON.stringify(value);
+  if (text.length <= most) return text;
+  return Array.isArray(value) ? `${value.length} entries, ${text.slice(0, most)}...` : `${text.slice(0, most)}...`;
+}
+
 function scores(group, number) {
   const costs = ["peak", "cohort", "uplink", "downlink", "compute", "seconds"];
   const more = ["perplexity", "rouge_l"].filter((key) => group.rows.some((row) => row.measures[key]));
@@ -255,7 +262,7 @@ function scores(group, number) {
     const mark = row.chosen ? [" ", element("span", { class: "tag" }, "best of grid")] : [];
     return element("tr", {}, element("th", { scope: "row" }, row.label, ...mark), ...cells.map((text) => element("td", {}, text)));
   });
-  const differs = Object.entries(group.differs).map(([key, [first, here]]) => `${key}: ${JSON.stringify(here)} instead of ${JSON.stringify(first)}`);
+  const differs = Object.entries(group.differs).map(([key, [first, here]]) => `${key}: ${brief(here)} instead of ${brief(first)}`);
   const problems = group.rows.flatMap((row) => row.cells.filter((cell) => cell.state !== "finished").map((cell) =>
     element("li", { class: cell.state === "failed" ? "bad" : "soft" }, `${row.label}, seed ${cell.seed}: ${cell.state}`
       + (cell.problem ? `: ${cell.problem}` : cell.state === "unfinished" ? `, ${cell.rounds} of ${cell.of} rounds` : ""))));
@@ -281,7 +288,7 @@ function answers() {
 function differences() {
   const keys = Object.entries(contents.differences);
   if (!keys.length) return element("p", {}, "The rows were made with the same settings.");
-  return tableOf(keys.map(([key, values]) => Object.fromEntries([["setting", key], ...rows.map((row, k) => [row.name, values[k] === null ? "-" : JSON.stringify(values[k])])])), "Settings in which rows differ");
+  return tableOf(keys.map(([key, values]) => Object.fromEntries([["setting", key], ...rows.map((row, k) => [row.name, values[k] === null ? "-" : brief(values[k])])])), "Settings in which rows differ");
 }
 
 function origins() {
