@@ -16,8 +16,14 @@ from hofl.experiment.fleet import execution_of, memory_plan_of, strategy_of
 from hofl.experiment.method import build_method
 from hofl.experiment.model import adapter_of, encoded, model_of
 from hofl.experiment.tasks import resolved_task, shards_of
-from hofl.memory.capability import capability_of, measured_flops, measured_read_speed
-from hofl.memory.device import Device, DevicePlanner, budget_reader
+from hofl.memory.capability import capability_of
+from hofl.memory.device import (
+    Device,
+    DevicePlanner,
+    budget_reader,
+    measured_flops,
+    measured_read_speed,
+)
 from hofl.memory.plan import MemoryPlan
 from hofl.memory.planner import Planner
 from hofl.memory.strategies import STRATEGIES
