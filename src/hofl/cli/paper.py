@@ -219,11 +219,11 @@ def _start(
         raise HoflError("--model makes a scaled version: give a --budget, such as 30min.")
     chosen = None if seeds is None else _distinct(whole_numbers("--seeds", seeds))
     began = time.monotonic()
+    from hofl.experiment.launch import readable_errors
     from hofl.paper.running import paper_work, scaled_work
 
     if budget is None:
         work = paper_work(name, out, chosen)
-        say(console, f"warning: {BF16_NOTE}", "yellow")
     else:
         seconds = seconds_of("--budget", budget)
         with interrupts.stoppable(console, out, "hofl paper", "paper.json"):
@@ -231,7 +231,10 @@ def _start(
                 name, out, seconds, model, chosen, at_once, began,
                 lambda line: say(console, line), lambda progress: interrupts.check(),
             )  # fmt: skip
-    work.write()
+    with readable_errors(out):
+        work.write()
+    if budget is None:
+        say(console, f"warning: {BF16_NOTE}", "yellow")
     _run(console, work, at_once, as_json, began)
 
 

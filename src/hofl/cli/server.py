@@ -159,21 +159,25 @@ def certs(
     the old ones work until they end.
     """
     from hofl.deploy import certificates, renewal
+    from hofl.experiment.launch import readable_errors
 
     hosts, devices = host or [], device or []
     if revoke:
         if renew or hosts or devices:
             raise HoflError("--revoke stands alone: renew and add devices in another call.")
-        _print_all(renewal.revoke(folder, revoke))
+        with readable_errors(folder):
+            _print_all(renewal.revoke(folder, revoke))
         typer.echo("a server that uses this folder refuses them from its next look on.")
     elif renew:
-        written = renewal.renew(folder, hosts, devices)
+        with readable_errors(folder):
+            written = renewal.renew(folder, hosts, devices)
         _print_all(written)
         homes = sorted({path.parent for path in written if path.parent.parent.name == "devices"})
         for home in homes:
             typer.echo(f"copy {home}/*.crt into the folder of {home.name}, and restart it.")
     else:
-        _print_all(certificates.make_certificates(folder, hosts, devices))
+        with readable_errors(folder):
+            _print_all(certificates.make_certificates(folder, hosts, devices))
         for name in devices:
             typer.echo(f"copy {folder / 'devices' / name} to {name}, and delete it here.")
 
