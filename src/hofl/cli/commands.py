@@ -85,7 +85,7 @@ GROUPS: dict[str, tuple[Table, str, tuple[str, ...]]] = {
         (
             "hofl beta guide --data skewed",
             "hofl beta coverage --clients 30 --cohort 6 --min-participations 16",
-            "hofl beta pilot demo --rounds 8 --out runs/pilot",
+            "hofl beta pilot demo fleet.strategy=paper --rounds 8 --out runs/pilot",
             "hofl beta measure demo --out runs/measured",
         ),
     ),
