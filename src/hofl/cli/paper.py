@@ -130,7 +130,9 @@ def paper(
     if resume is not None:
         if any(given is not None for given in (name, out, budget, model, seeds)) or show:
             raise HoflError("--resume takes everything from the folder: give nothing else.")
-        _run(console, _reopened(resume), at_once, as_json)
+        from hofl.paper.running import Work
+
+        _run(console, Work.open(resume), at_once, as_json)
     elif name is None:
         _list(console, as_json)
     elif name in COMPUTED:
@@ -242,12 +244,6 @@ def _distinct(seeds: Sequence[int]) -> list[int]:
     if len(set(seeds)) != len(seeds):
         raise HoflError(f"--seeds {','.join(map(str, seeds))}: give every seed once.")
     return list(seeds)
-
-
-def _reopened(path: Path) -> "Work":
-    from hofl.paper.running import Work
-
-    return Work.open(path)
 
 
 def _run(

@@ -5,9 +5,10 @@ Speeds are measured by a probe of computing and one of reading, half a second ea
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from hofl.core.sizes import AUTO, parse_bytes
 from hofl.local.site import PLAIN, Execution
 from hofl.memory.capability import NO_HEADROOM, Headroom
 from hofl.memory.workload import Cost
+from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
 from hofl.variants import Changes, changes_of
 
@@ -140,7 +142,19 @@ def usable_bytes(device: torch.device | None = None) -> int:
     return max(min(limits), 1)
 
 
-def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
+def measured(limits: Mapping[str, Any], model: SplitModel) -> Mapping[str, Any]:
+    """Return the limits with the speeds that a limit of time needs, measured where not given."""
+    if limits.get("seconds") is None:
+        return limits
+    known = dict(limits)
+    if known.get("gflops") is None:
+        known["gflops"] = _flops(model.device, model.compute_dtype) / 1e9
+    if known.get("read_speed") is None and model.on_disk:
+        known["read_speed"] = f"{_read_speed(list(model.on_disk.values())):.0f}"
+    return known
+
+
+def _flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return floating-point operations per second, from products of the size of a block's."""
     a, b = (torch.ones(SIZE, SIZE, device=device, dtype=dtype) for _ in range(2))
 
@@ -151,7 +165,7 @@ def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
     return _rate([product])
 
 
-def measured_read_speed(readers: Sequence[Callable[[], Tensor]]) -> float:
+def _read_speed(readers: Sequence[Callable[[], Tensor]]) -> float:
     """Return bytes per second of reading some of a model's tensors, cached files as they are."""
     return _rate([lambda read=read: float(read().nbytes) for read in readers])  # type: ignore[misc]
 

@@ -26,15 +26,15 @@ class Strategy(Protocol):
         ...
 
     def facts(self, planner: "Planner") -> dict[str, Any]:
-        """Return what is recorded of the whole plan besides its choices."""
-        ...
+        """Return what is recorded of the whole plan besides its choices; nothing unless said."""
+        return {}
 
     def choice_facts(self, planner: "Planner", cost: "Cost") -> dict[str, Any]:
-        """Return what is recorded of a choice besides its cost."""
-        ...
+        """Return what is recorded of a choice besides its cost; nothing unless said."""
+        return {}
 
 
-class Best:
+class Best(Strategy):
     """Weigh all that a device can do: exact where it can be, zeroth-order where it must be."""
 
     own_rules = True
@@ -44,17 +44,16 @@ class Best:
         """Return the best plan of a device."""
         return planner.best(device)
 
-    def facts(self, planner: "Planner") -> dict[str, Any]:
-        """Return nothing: boundaries that were not looked at have no cost."""
-        return {}
-
     def choice_facts(self, planner: "Planner", cost: "Cost") -> dict[str, Any]:
         """Return the headroom that the choice leaves for the resident set."""
         return {"headroom_bytes": planner.headroom.of(cost)}
 
 
-class Paper:
-    """Take the largest first-order segment whose plain step fits the memory, as in the paper."""
+class Paper(Strategy):
+    """Take the largest first-order segment whose plain step fits the memory, as in the paper.
+
+    Budgets are compared with peaks alone.
+    """
 
     own_rules = False
     headroom = NO_HEADROOM
@@ -66,10 +65,6 @@ class Paper:
     def facts(self, planner: "Planner") -> dict[str, Any]:
         """Return the cost of the plain step at every boundary."""
         return {"boundaries": [cost.facts() for cost in planner.memory.plain]}
-
-    def choice_facts(self, planner: "Planner", cost: "Cost") -> dict[str, Any]:
-        """Return nothing: budgets of the paper are compared with peaks alone."""
-        return {}
 
 
 STRATEGIES: dict[str, Strategy] = {"best": Best(), "paper": Paper()}

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from hofl.core.errors import HoflError, printable, reason_of
 from hofl.core.wire import message_kind
@@ -73,7 +72,7 @@ class Link:
             raise PeerLost(f"{_name(source)} announced {size} bytes, allowed are 1..{self._most}")
         data = torch.empty(size, dtype=torch.uint8)
         self._trying(source, lambda: dist.irecv(data, source), self._deadline)
-        return _bytes(data)
+        return data.numpy().tobytes()
 
     def close(self) -> None:
         """End the connections."""
@@ -90,10 +89,6 @@ class Link:
                 seconds = patience.total_seconds()
                 reason = f"no answer within {seconds:g} s (server.deadline)"
             raise PeerLost(f"lost {_name(rank)}: {reason}") from None
-
-
-def _bytes(data: Tensor) -> bytes:
-    return data.numpy().tobytes()
 
 
 def _name(rank: int) -> str:
