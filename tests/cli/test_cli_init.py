@@ -106,6 +106,7 @@ def test_labels_and_comments_are_written_for_people(tmp_path: Path) -> None:
         (LABELLED, ["--label", "kind"], "has no column 'kind': it has message, topic"),
         (LABELLED, ["--budget", "much"], "much"),
         (LABELLED, ["--task", "sst2"], "give --train FILE for own data, or --task NAME"),
+        (LABELLED, ["--test", "missing.csv"], "no file missing.csv"),
     ],
 )
 def test_what_cannot_be_told_is_one_line_and_nothing_is_written(
@@ -125,3 +126,22 @@ def test_a_task_of_hofl_is_taken_and_a_file_never_overwritten(tmp_path: Path) ->
     code, output = run_cli("init", path, "--task", "sst2")
     assert code == 2
     assert "exists: choose another name" in output
+
+
+@pytest.mark.parametrize("task", ["sst3", "chat"])
+def test_a_task_that_hofl_does_not_have_is_one_line_and_nothing_is_written(
+    task: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "my.toml"
+    code, output = run_cli("init", str(path), "--task", task)
+    assert (code, output.count("\n")) == (2, 1)
+    assert f"unknown task '{task}': choose one of helpdesk, sst2" in output
+    assert not path.exists()
+
+
+def test_a_place_where_nothing_can_be_written_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    code, output = run_cli("init", str(file / "my.toml"), "--task", "sst2")
+    assert (code, output.count("\n")) == (2, 1)
+    assert f"cannot write {file / 'my.toml'}: {file} is not a folder." in output

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -10,6 +10,7 @@ from hofl.core.errors import HoflError
 from hofl.experiment.build import build_simulation
 from hofl.experiment.device import build_device
 from hofl.experiment.fleet_config import FleetConfig
+from hofl.experiment.schema import json_schema
 from hofl.memory.capability import Capability, Headroom
 from hofl.memory.planner import Planner
 from hofl.memory.strategies import STRATEGIES
@@ -35,9 +36,15 @@ class AtTwo:
         return {"doubled": 2 * cost.boundary}
 
 
-def test_the_configuration_names_every_entry_and_no_other() -> None:
-    named = get_args(get_args(FleetConfig.model_fields["strategy"].annotation)[0])
-    assert set(named) == set(STRATEGIES)
+def test_one_entry_is_all_that_a_configuration_and_its_schema_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(HoflError, match=r"fleet.strategy = 'two': should be one of best, paper\.$"):
+        FleetConfig(strategy="two")
+    monkeypatch.setitem(STRATEGIES, "two", AtTwo(own_rules=True))
+    assert [FleetConfig(strategy=name).strategy for name in STRATEGIES] == [*STRATEGIES]
+    schema = json_schema()["$defs"]["FleetConfig"]["properties"]["strategy"]
+    assert schema["enum"] == ["best", "paper", "two"]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -20,7 +20,7 @@ from hofl.deploy.relay import Relay
 from hofl.deploy.server import server_launcher
 from hofl.deploy.transport import Endpoint
 from hofl.experiment.launch import run
-from support.runs import quick
+from support.runs import quick, run_cli
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,29 @@ def test_nothing_is_overwritten_and_nothing_is_half_written(fleet: Path) -> None
         with pytest.raises(HoflError, match=message):
             make_certificates(fleet, hosts, devices)
     assert {path: path.read_bytes() for path in fleet.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["10.0.0.1:9443", "https://h.example", "my server", "h.example/", "", "-h", "h..example"],
+)
+def test_what_no_device_could_connect_to_is_not_certified(host: str, tmp_path: Path) -> None:
+    with pytest.raises(HoflError, match="is not a name or an address"):
+        make_certificates(tmp_path / "f", ["h.example", host], [])
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_folder_without_an_authority_is_one_line(tmp_path: Path) -> None:
+    code, output = run_cli("certs", str(tmp_path / "f"), "--renew")
+    expected = f"error: no file {tmp_path / 'f' / 'ca.key'}: give a folder of hofl certs"
+    assert (code, output) == (2, f"{expected} with its authority.\n")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, output = run_cli("certs", str(tmp_path / "file" / "f"), "--host", "h.example")
+    assert (code, output.count("\n")) == (2, 1)
+    assert f"cannot use {tmp_path / 'file' / 'f'}: " in output
 
 
 def test_a_device_is_added_later_by_the_same_authority(tmp_path: Path) -> None:

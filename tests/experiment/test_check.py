@@ -219,6 +219,9 @@ def test_predictions_in_squads_form_are_scored_without_a_model(
     assert "give --task alone" in run_cli(*words, "--examples", "2")[1]
     path.write_text("[1]")
     assert "must hold one JSON object" in run_cli(*words)[1]
+    path.unlink()
+    reason = "No such file or directory"
+    assert run_cli(*words)[1] == f"error: cannot read predictions {path}: {reason}.\n"
 
 
 @pytest.fixture

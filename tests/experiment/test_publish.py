@@ -60,6 +60,7 @@ def test_what_cannot_be_merged_is_one_line_and_nothing_is_written(
     for run, out, expected in (
         (tmp_path, tmp_path / "out", "is not a run"),
         (finished.path, tmp_path / "full", "exists and is not empty"),
+        (finished.path, tmp_path / "full" / "file" / "out", "cannot use"),
     ):
         code, output = run_cli("merge", str(run), "--out", str(out))
         assert (code, output.count("\n")) == (2, 1)

@@ -147,6 +147,7 @@ def test_without_a_budget_the_cells_are_the_papers_setting_unchanged(tmp_path: P
         (["--resume", "{tmp}/damaged"], "paper.json is damaged"),
         (["squad", "--resume", "{tmp}"], "give nothing else"),
         (["squad", "--out", "{tmp}", "--budget", "5min"], "is not empty"),
+        (["squad", "--out", "{tmp}/damaged/paper.json/x"], "cannot use"),
         (["squad", "--out", "{tmp}/x", "--budget", "5min", "--model", "./no"], "no such folder"),
     ],
 )

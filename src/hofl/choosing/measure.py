@@ -66,7 +66,7 @@ def measure_fleet(
     if repetitions < LEAST:
         raise HoflError(f"repetitions must be at least {LEAST}, got {repetitions}.")
     if first_order and not isinstance(experiment.method.local.optimizer, SGD):
-        raise HoflError("gradients can replace mean updates under SGD only: method.optimizer.")
+        raise HoflError("gradients replace mean updates under SGD only: set method.optimizer=sgd.")
     clients, w = len(experiment.boundaries()), experiment.start.w
     total = 2 * repetitions * clients
     total += 0 if smoothness is not None else (POWER_STEPS + 1) * clients

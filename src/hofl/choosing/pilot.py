@@ -255,6 +255,6 @@ def _checked(config: ExperimentConfig, settings: Settings) -> ExperimentConfig:
     if np.ptp(experiment.scores(experiment.present(0))) == 0:
         raise HoflError(
             "all devices have the same zeroth-order dimension under this method: beta changes "
-            "nothing, and there is nothing to choose."
+            "nothing. Use a method such as hofl, with fleet.boundaries or fleet.strategy=paper."
         )
     return experiment.config

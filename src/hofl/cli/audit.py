@@ -1,4 +1,4 @@
-"""``hofl audit``: what happened to a run, and whether its log is as it was written."""
+"""``hofl audit`` and ``hofl repair``: check a run's log, and bring a damaged run back to work."""
 
 import json
 from datetime import date, datetime
@@ -11,7 +11,10 @@ from hofl.cli.options import AsJson
 from hofl.core.errors import HoflError
 from hofl.experiment.journal import Journal, of_day, story
 
-EXAMPLES = {"audit": ("hofl audit runs/a", "hofl audit runs/a --day 2026-03-01")}
+EXAMPLES = {
+    "audit": ("hofl audit runs/a", "hofl audit runs/a --day 2026-03-01"),
+    "repair": ("hofl repair runs/a",),
+}
 
 
 def audit(
@@ -35,6 +38,19 @@ def audit(
     if chosen and not shown:
         typer.echo(f"no event on {chosen}")
     typer.echo(f"{len(events)} events, all as they were written; SHA-256 of the last: {digest}")
+
+
+def repair(run: Annotated[Path, typer.Argument(help="Folder of the run.")]) -> None:
+    """Return a run to its last sound checkpoint, and remove what is damaged.
+
+    Nothing else is lost: resuming it trains the rounds after that one again.
+    """
+    from hofl.experiment.repair import repair as repaired
+
+    done = repaired(run)
+    for line in done:
+        typer.echo(line)
+    typer.echo("now resume the run" if done else "nothing is damaged")
 
 
 def _date(text: str) -> date:

@@ -29,7 +29,7 @@ COMMANDS: Table = {
         "compare": ("compare", "Compare methods over seeds and a grid, in one table."),
         "watch": ("watch", "Show how far runs are, here or live in a browser."),
         "paper": ("paper", "Show or run the paper's tables and figures."),
-        "repair": ("repair", "Bring a damaged run back to work."),
+        "repair": ("audit", "Bring a damaged run back to work."),
         "audit": ("audit", "Check a run's audit log and print its story."),
         "report": ("report", "Write a page with curves, tables and origins of runs."),
         "curve": ("curve", "Show scores and training losses of runs, round by round."),
@@ -85,7 +85,7 @@ GROUPS: dict[str, tuple[Table, str, tuple[str, ...]]] = {
         (
             "hofl beta guide --data skewed",
             "hofl beta coverage --clients 30 --cohort 6 --min-participations 16",
-            "hofl beta pilot demo --rounds 8 --out runs/pilot",
+            "hofl beta pilot demo fleet.strategy=paper --rounds 8 --out runs/pilot",
             "hofl beta measure demo --out runs/measured",
         ),
     ),

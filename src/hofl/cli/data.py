@@ -13,10 +13,10 @@ from rich.table import Table
 
 from hofl.cli.display import say
 from hofl.cli.options import AsJson, Clients, Plot, Seed
-from hofl.data.partition import Pool, split
+from hofl.data.partition import PARTITIONS, Pool, split
 from hofl.data.summary import SplitSummary, client_classes, partition_repeats, summarise
 from hofl.data.task import Example, LabelWords, OwnOptions, Prompt, Task
-from hofl.data.tasks import load_task
+from hofl.data.tasks import TASKS, load_task
 from hofl.reporting.figures import Bars, check_figure, write_bars
 
 EXAMPLES = {
@@ -30,14 +30,12 @@ LISTED = 100  # clients; --json always has all of them
 
 
 def data(
-    task: Annotated[str, typer.Argument(help="helpdesk, sst2, boolq, sciq, ag_news or squad.")],
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder with the files; or set HOFL_DATA.")
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Prompt variant to show.")] = None,
-    partition: Annotated[
-        str, typer.Option(help="iid, dirichlet, quantity, label-shards or natural.")
-    ] = "iid",
+    partition: Annotated[str, typer.Option(help=f"One of {', '.join(PARTITIONS)}.")] = "iid",
     clients: Clients = 30,
     alpha: Annotated[float | None, typer.Option(help="Of dirichlet and quantity.")] = None,
     per_client: Annotated[

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hofl.cli import interrupts
-from hofl.cli.options import TRANSPORT
+from hofl.cli.options import TRANSPORT, Backward, Disk, Seconds, Uplink
 from hofl.core.errors import HoflError
 
 EXAMPLES = {
@@ -39,20 +39,16 @@ def device(
     memory: Annotated[
         str, typer.Option(help="Memory for training, such as 4GiB; auto is what is free.")
     ] = "auto",
-    backward: Annotated[
-        bool, typer.Option("--backward/--no-backward", help="Can it run a block backward?")
-    ] = True,
-    disk: Annotated[
-        str | None, typer.Option(help="Free disk for streamed weights; 0 is none.")
-    ] = None,
+    backward: Backward = True,
+    disk: Disk = None,
     read_speed: Annotated[
         str | None, typer.Option(help="Of that disk, such as 500MiB/s; measured if needed.")
     ] = None,
     gflops: Annotated[
         float | None, typer.Option(help="Speed of computing; measured if needed.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Most that a round may take.")] = None,
-    uplink: Annotated[str | None, typer.Option(help="Most that an upload may have: 1MiB.")] = None,
+    seconds: Seconds = None,
+    uplink: Uplink = None,
     boundary: Annotated[
         int,
         typer.Option(

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -50,12 +49,7 @@ class RunDisplay:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:

@@ -36,15 +36,17 @@ def init(
 ) -> None:
     """Write a commented configuration, after a look at the columns of the training file.
 
-    Conversations, labelled texts and plain documents are told apart; hofl check shows the rest.
+    Recognises conversations, labelled texts and plain documents; hofl check shows what they become.
     """
-    from hofl.data.columns import recognise
+    from hofl.data.columns import first_row, recognise
     from hofl.experiment.draft import draft, write_draft
 
     if (train is None) == (task is None):
         raise HoflError("give --train FILE for own data, or --task NAME for a task of hofl data.")
     if train is None and (test or label or client):
         raise HoflError("--test, --label and --client belong to --train FILE.")
+    if test is not None:
+        first_row(test)  # refuse what cannot be read before anything is written
     recognised = None if train is None else recognise(train, label=label, client=client)
     budgets = [word.strip() for word in budget.split(",") if word.strip()]
     write_draft(path, draft(path, model, train, test, recognised, budgets, task))

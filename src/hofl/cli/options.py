@@ -41,6 +41,12 @@ Rounds = Annotated[int, typer.Option(min=1, help="T, rounds of the run.")]
 Tiers = Annotated[
     str, typer.Option(help="Boundary of each tier (or of each client), separated by commas.")
 ]
+Backward = Annotated[
+    bool, typer.Option("--backward/--no-backward", help="Can it run a block backward?")
+]
+Disk = Annotated[str | None, typer.Option(help="Free disk for streamed weights; 0 is none.")]
+Seconds = Annotated[float | None, typer.Option(help="Most that a round may take.")]
+Uplink = Annotated[str | None, typer.Option(help="Most that an upload may have: 1MiB.")]
 
 
 def numbers(option: str, text: str, like: str) -> list[float]:

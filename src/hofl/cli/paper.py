@@ -134,7 +134,9 @@ def paper(
     if resume is not None:
         if any(given is not None for given in (name, out, budget, model, seeds)) or show:
             raise HoflError("--resume takes everything from the folder: give nothing else.")
-        _run(console, _reopened(resume), at_once, as_json)
+        from hofl.paper.running import Work
+
+        _run(console, Work.open(resume), at_once, as_json)
     elif name is None:
         _list(console, as_json)
     elif name in COMPUTED:
@@ -223,11 +225,11 @@ def _start(
         raise HoflError("--model makes a scaled version: give a --budget, such as 30min.")
     chosen = None if seeds is None else _distinct(whole_numbers("--seeds", seeds))
     began = time.monotonic()
+    from hofl.experiment.launch import readable_errors
     from hofl.paper.running import paper_work, scaled_work
 
     if budget is None:
         work = paper_work(name, out, chosen)
-        say(console, f"warning: {BF16_NOTE}", "yellow")
     else:
         seconds = seconds_of("--budget", budget)
         with interrupts.stoppable(console, out, "hofl paper", "paper.json"):
@@ -235,7 +237,10 @@ def _start(
                 name, out, seconds, model, chosen, at_once, began,
                 lambda line: say(console, line), lambda progress: interrupts.check(),
             )  # fmt: skip
-    work.write()
+    with readable_errors(out):
+        work.write()
+    if budget is None:
+        say(console, f"warning: {BF16_NOTE}", "yellow")
     _run(console, work, at_once, as_json, began)
 
 
@@ -243,12 +248,6 @@ def _distinct(seeds: Sequence[int]) -> list[int]:
     if len(set(seeds)) != len(seeds):
         raise HoflError(f"--seeds {','.join(map(str, seeds))}: give every seed once.")
     return list(seeds)
-
-
-def _reopened(path: Path) -> "Work":
-    from hofl.paper.running import Work
-
-    return Work.open(path)
 
 
 def _run(

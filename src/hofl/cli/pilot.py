@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the engine takes seconds to load: only when something runs
 
 EXAMPLES = {
     "pilot": (
-        "hofl beta pilot demo --rounds 8 --out runs/pilot",
+        "hofl beta pilot demo fleet.strategy=paper --rounds 8 --out runs/pilot",
         "hofl beta pilot my.toml method.q=4 --min-participations 16 --out runs/p",
         "hofl beta pilot --resume runs/pilot",
         "hofl run runs/pilot/chosen.toml --out runs/formal",

@@ -10,7 +10,7 @@ from rich.table import Table
 
 import hofl
 from hofl.cli.display import say
-from hofl.cli.options import AsJson, Plot
+from hofl.cli.options import AsJson, Backward, Disk, Plot, Seconds, Uplink
 from hofl.cli.split import role_table, split_costs
 from hofl.core.errors import HoflError
 from hofl.core.sizes import show_bytes
@@ -37,16 +37,12 @@ def plan(
     batch_size: Annotated[int, typer.Option(min=1, help="B, examples per step.")] = 16,
     seq_len: Annotated[int, typer.Option(min=2, help="T, tokens per example.")] = 1024,
     budget: Annotated[str | None, typer.Option(help="Memory of a device: 12GiB, or free.")] = None,
-    backward: Annotated[
-        bool, typer.Option("--backward/--no-backward", help="Can it run a block backward?")
-    ] = True,
-    disk: Annotated[
-        str | None, typer.Option(help="Free disk for streamed weights; 0 is none.")
-    ] = None,
+    backward: Backward = True,
+    disk: Disk = None,
     read_speed: Annotated[str | None, typer.Option(help="Of that disk: 500MiB/s.")] = None,
     gflops: Annotated[float | None, typer.Option(help="Speed of the device.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Most that a round may take.")] = None,
-    uplink: Annotated[str | None, typer.Option(help="Most that an upload may have: 1MiB.")] = None,
+    seconds: Seconds = None,
+    uplink: Uplink = None,
     strategy: Annotated[
         str, typer.Option(help="best: exact where it can be; paper: plain hybrid steps.")
     ] = "best",

@@ -51,10 +51,11 @@ def merge(
     run: Run, out: Annotated[Path, typer.Option(help="New folder for the whole model.")]
 ) -> None:
     """Merge a run's adapter into its base model: an ordinary model folder with its tokenizer."""
+    from hofl.experiment.launch import readable_errors
     from hofl.experiment.publish import merge as merged
 
     interrupts.check()
-    with Console().status("merging"):
+    with Console().status("merging"), readable_errors(out):
         merged(run, out)
     say(Console(), f"merged model: {out}")
 

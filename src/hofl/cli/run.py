@@ -44,7 +44,7 @@ def run(
 ) -> None:
     """Run an experiment from a configuration, or resume one after a stop or a kill.
 
-    With rounds=N, a resumed run is extended: to the result of one that had N rounds all along.
+    With rounds=N, extend a resumed run to N rounds: its result is that of a new run of N rounds.
     """
     console = Console()
     if resume is not None:

@@ -43,7 +43,7 @@ SAME = (
     "A simulated run (hofl run) with this fleet, policy, rounds and seeds draws the same cohorts, "
     "as long as every device trains by zeroth order below its own boundary, no round is repeated "
     "and no device rests, is absent or changes its boundary. hofl server draws from a secret: "
-    "nobody can foretell its cohorts."
+    "its cohorts cannot be predicted."
 )
 OTHER = (
     "A run draws other cohorts: this policy depends on the size of d_ZO / q, for which boundaries "

@@ -1,7 +1,6 @@
 """``hofl server``, ``hofl fleet``, ``hofl certs``: runs over a network of devices."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,6 @@ from hofl.cli.options import (
     more_rounds,
 )
 from hofl.core.errors import HoflError
-from hofl.experiment.records import RunSummary
 from hofl.experiment.runs import RunDirectory
 
 EXAMPLES = {
@@ -80,7 +78,9 @@ def server(
     options = "" if tls is None else f"--tls {tls} --nodes {nodes} "
     options += "" if transport == TRANSPORT else f"--transport {transport} "
     hint = f"hofl server --address {address} {options}--resume"
-    summary = _finished(out) if again and from_round is None and rounds is None else None
+    # The summary of a run that is over needs no library of models.
+    over = again and from_round is None and rounds is None
+    summary = RunDirectory.open(out).finished() if over else None
     if summary is None:
         with (
             interrupts.stoppable(console, out, hint, option="--out"),
@@ -121,7 +121,7 @@ def fleet(
     words = shlex.join([config, *(changes or ())])
     hint = f"hofl fleet {words} --devices {devices} {sizes}--resume"
     again = resume and _resumes(console, out, config)
-    summary = _finished(out) if again else None
+    summary = RunDirectory.open(out).finished() if again else None
     if summary is None:
         with (
             interrupts.stoppable(console, out, hint, option="--out"),
@@ -159,28 +159,30 @@ def certs(
     the old ones work until they end.
     """
     from hofl.deploy import certificates, renewal
+    from hofl.experiment.launch import readable_errors
 
     hosts, devices = host or [], device or []
-    if revoke:
-        if renew or hosts or devices:
-            raise HoflError("--revoke stands alone: renew and add devices in another call.")
-        _print_all(renewal.revoke(folder, revoke))
-        typer.echo("a server that uses this folder refuses them from its next look on.")
-    elif renew:
-        written = renewal.renew(folder, hosts, devices)
-        _print_all(written)
-        homes = sorted({path.parent for path in written if path.parent.parent.name == "devices"})
-        for home in homes:
-            typer.echo(f"copy {home}/*.crt into the folder of {home.name}, and restart it.")
-    else:
-        _print_all(certificates.make_certificates(folder, hosts, devices))
-        for name in devices:
-            typer.echo(f"copy {folder / 'devices' / name} to {name}, and delete it here.")
-
-
-def _print_all(paths: Sequence[Path]) -> None:
-    for path in paths:
-        typer.echo(path)
+    if revoke and (renew or hosts or devices):
+        raise HoflError("--revoke stands alone: renew and add devices in another call.")
+    with readable_errors(folder):
+        if revoke:
+            written = renewal.revoke(folder, revoke)
+            notes = ["a server that uses this folder refuses them from its next look on."]
+        elif renew:
+            written = renewal.renew(folder, hosts, devices)
+            homes = {path.parent for path in written if path.parent.parent.name == "devices"}
+            notes = [
+                f"copy {home}/*.crt into the folder of {home.name}, and restart it."
+                for home in sorted(homes)
+            ]
+        else:
+            written = certificates.make_certificates(folder, hosts, devices)
+            notes = [
+                f"copy {folder / 'devices' / name} to {name}, and delete it here."
+                for name in devices
+            ]
+    for line in (*written, *notes):
+        typer.echo(line)
 
 
 def _resumes(console: Console, path: Path, config: str | None) -> bool:
@@ -189,8 +191,3 @@ def _resumes(console: Console, path: Path, config: str | None) -> bool:
     if recorded.is_file() and config is not None:
         say(console, f"resuming with {recorded}; {config} is for a new run and has no effect.")
     return recorded.is_file()
-
-
-def _finished(path: Path) -> RunSummary | None:
-    """Return the summary of a run that is over; showing it needs no library of models."""
-    return RunDirectory.open(path).finished()

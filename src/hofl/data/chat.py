@@ -12,15 +12,12 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 
 from hofl.core.batch import Goal, PredictTokens
 from hofl.core.errors import HoflError
 from hofl.data.conversations import Message, messages_of
-from hofl.data.encoded import Encoded, EncodedSet, Question, TokenLine
-from hofl.data.store import characters_of
-from hofl.data.task import Example
+from hofl.data.encoded import Encoded, ExampleSet, Question, TokenLine
 
 PLAIN = (
     "{{ lead }}{% for message in messages %}"
@@ -196,20 +193,11 @@ class ChatEncoder:
 
 
 @dataclass(frozen=True)
-class ConversationSet(EncodedSet):
+class ConversationSet(ExampleSet):
     """Conversations through a chat template."""
 
-    examples: Sequence[Example]
     encoder: ChatEncoder
     max_new_tokens: int
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer."""
-        return self.encoder.tokenizer
-
-    def __len__(self) -> int:
-        return len(self.examples)
 
     def encoded(self, index: int) -> Encoded:
         """Return a conversation in tokens."""
@@ -234,7 +222,3 @@ class ConversationSet(EncodedSet):
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
         """Predict every token of the answers."""
         return PredictTokens(torch.tensor(tokens))
-
-    def sizes(self) -> np.ndarray:
-        """Return the characters of each conversation, [n]."""
-        return characters_of(self.examples)

@@ -57,6 +57,11 @@ class _Column:
             self.values.add(text)
 
 
+def first_row(data: Path) -> Row:
+    """Return the first row of a file, or of the first file in a folder."""
+    return next(iter(read_rows(files_of(data)[0])))[1]
+
+
 def recognise(train: Path, *, label: str | None = None, client: str | None = None) -> Recognised:
     """Read a training file, or one per client in a folder, and tell what it holds.
 
@@ -65,8 +70,7 @@ def recognise(train: Path, *, label: str | None = None, client: str | None = Non
         label: the column of labels, where it is not found by its name or values.
         client: the column that names the client, likewise.
     """
-    files = files_of(train)
-    first = next(iter(read_rows(files[0])))[1]
+    files, first = files_of(train), first_row(train)
     for name in filter(None, (label, client)):
         if name not in first:
             raise HoflError(f"{files[0]} has no column {name!r}: it has {', '.join(first)}.")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hofl.core.batch import Batch, Goal, Texts
+from hofl.data.store import characters_of
 from hofl.data.task import Example
 
 Span = tuple[int, ...]
@@ -144,6 +145,26 @@ class EncodedSet(ABC):
             goal=self.goal(targets, owners, [example.label for example in encoded]),
             examples=len(encoded),
         )
+
+
+@dataclass(frozen=True)
+class ExampleSet(EncodedSet):
+    """Examples one by one, through an encoder with the model's tokenizer."""
+
+    examples: Sequence[Example]
+    encoder: Any
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self.encoder.tokenizer
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def sizes(self) -> np.ndarray:
+        """Return the characters of each example, [n]."""
+        return characters_of(self.examples)
 
 
 def fill(sizes: Sequence[int], most: int = 0, total: int = 0) -> list[list[int]]:

@@ -8,34 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hofl.core.batch import Goal
 from hofl.core.errors import HoflError
 from hofl.data.answers import Answers, answers_of
 from hofl.data.chat import ChatEncoder, ConversationSet
-from hofl.data.encoded import Encoded, EncodedSet, TokenLine
+from hofl.data.encoded import Encoded, EncodedSet, ExampleSet, TokenLine
 from hofl.data.prompts import PromptEncoder, reserved
-from hofl.data.store import characters_of
 from hofl.data.task import Chat, Documents, Example, Form
 from hofl.data.windows import DocumentSet
 
 
 @dataclass(frozen=True)
-class PromptedSet(EncodedSet):
+class PromptedSet(ExampleSet):
     """Examples through a prompt's template."""
 
-    examples: Sequence[Example]
     encoder: PromptEncoder
     answers: Answers
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer."""
-        return self.encoder.tokenizer
-
-    def __len__(self) -> int:
-        return len(self.examples)
 
     def encoded(self, index: int) -> Encoded:
         """Return an example in tokens."""
@@ -54,10 +42,6 @@ class PromptedSet(EncodedSet):
     def goal(self, tokens: Sequence[int], options: Sequence[int], labels: Sequence[int]) -> Goal:
         """Return what the prompt's answers ask for."""
         return self.answers.goal(tokens, options, labels)
-
-    def sizes(self) -> np.ndarray:
-        """Return the characters of each example, [n]."""
-        return characters_of(self.examples)
 
 
 def encode(

@@ -29,6 +29,7 @@ AUTHORITY_DAYS = 3650
 DAYS = 825
 LOOPBACK = ("127.0.0.1", "localhost")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_HOST = re.compile(r"(?:[*]\.)?[A-Za-z0-9_](?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_]))*")
 _CLIENT, _SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 
@@ -66,6 +67,10 @@ class Authority:
         try:
             key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
             certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        except FileNotFoundError as error:
+            raise HoflError(
+                f"no file {error.filename}: give a folder of hofl certs with its authority."
+            ) from None
         except (OSError, ValueError) as error:
             raise HoflError(f"cannot use the authority in {folder}: {error}.") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -248,7 +253,9 @@ def _host(text: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(text)
-    except ValueError:
-        raise HoflError(f"host {text!r} is not a name or an address.") from None
+    if not _HOST.fullmatch(text):
+        raise HoflError(
+            f"host {text!r} is not a name or an address: write it as train.example.org or "
+            "10.0.0.1, without a port."
+        )
+    return x509.DNSName(text)

@@ -10,7 +10,6 @@ import logging
 import ssl
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from hofl.core.errors import HoflError
@@ -68,12 +67,7 @@ class Relay:
             raise HoflError(f"the relay cannot listen on {self.address}: {self._failure}.")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

@@ -16,14 +16,13 @@ from hofl.experiment.fleet import execution_of, memory_plan_of, strategy_of
 from hofl.experiment.method import build_method
 from hofl.experiment.model import adapter_of, encoded, model_of
 from hofl.experiment.tasks import resolved_task, shards_of
-from hofl.memory.capability import capability_of, measured_flops, measured_read_speed
-from hofl.memory.device import Device, DevicePlanner, budget_reader
+from hofl.memory.capability import capability_of
+from hofl.memory.device import Device, DevicePlanner, budget_reader, measured
 from hofl.memory.plan import MemoryPlan
 from hofl.memory.planner import Planner
 from hofl.memory.strategies import STRATEGIES
 from hofl.memory.workload import Cost
 from hofl.methods import Method
-from hofl.models.loading import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def build_device(
     if boundary is None:
         costs = memory_plan_of(config, method, model.split, train, adapter_of(config), len(rows))
         strategy = strategy_of(config.fleet, method)
-        chooser = _chooser(costs, method, strategy, measured(limits or {}, model))
+        chooser = _chooser(costs, method, strategy, measured(limits or {}, model.split))
         budget = budget_reader(memory, model.split.device)
         headroom = STRATEGIES[strategy].headroom
         choose = planner = DevicePlanner(chooser, method.local, budget, headroom)
@@ -113,20 +112,6 @@ def _chooser(
         return chosen.choose(planner, capability_of({**limits, "backward": backward}, memory))
 
     return choose
-
-
-def measured(limits: Mapping[str, Any], model: LoadedModel) -> Mapping[str, Any]:
-    """Return the limits with the speeds that a limit of time needs, measured where not given."""
-    if limits.get("seconds") is None:
-        return limits
-    split = model.split
-    known = dict(limits)
-    if known.get("gflops") is None:
-        known["gflops"] = measured_flops(split.device, split.compute_dtype) / 1e9
-    if known.get("read_speed") is None and split.on_disk:
-        readers = list(split.on_disk.values())
-        known["read_speed"] = f"{measured_read_speed(readers):.0f}"
-    return known
 
 
 class _OneShard(Sequence[np.ndarray]):

@@ -10,6 +10,7 @@ from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
 from hofl.core.sizes import AUTO, parse_bytes
 from hofl.data.columns import Recognised
+from hofl.data.tasks import check_task
 from hofl.experiment.changes import BASE, anchored, portable
 from hofl.experiment.config import checked_method, parse_config
 from hofl.experiment.origins import toml_value
@@ -52,7 +53,7 @@ def draft(
     Args:
         path: where it will be written; paths in it are relative to its folder.
         model: name of the model.
-        train: training file or folder, with what was ``found`` in it; or None for a ``task``.
+        train: training file or folder; None for a ``task``.
         test: test file; without it, examples of every client are held out.
         recognised: what the training file holds.
         budgets: memory of the devices, such as 2GiB; without any, the paper's three tiers.
@@ -61,6 +62,8 @@ def draft(
     for budget in budgets:
         if budget not in FREE:
             parse_bytes(budget)
+    if task is not None:
+        check_task(task)
     clients = _clients(recognised)
     cohort = min(clients, max(2, min(clients // 4, 10)))
     window = _window(model)
@@ -102,8 +105,12 @@ def write_draft(path: Path, text: str) -> None:
     """Write a new file; an existing one is never overwritten."""
     if path.exists():
         raise HoflError(f"{path} exists: choose another name, or remove it.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        reason = error.strerror if path.parent.is_dir() else f"{path.parent} is not a folder"
+        raise HoflError(f"cannot write {path}: {reason}.") from None
 
 
 def _clients(recognised: Recognised | None) -> int:

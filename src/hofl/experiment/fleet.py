@@ -85,19 +85,7 @@ def build_fleet(
     fleet = config.fleet
     tiers = tiers_of(fleet)
     if not tiers:
-        if fleet.memory_trace or fleet.changes:
-            raise HoflError(
-                "a memory trace changes budgets, and there are none: list them in fleet.budgets."
-            )
-        boundaries = deal_tiers(
-            fleet.boundaries,
-            fleet.clients,
-            model.num_blocks,
-            fleet_seed(config),
-            "fleet.boundaries",
-        )
-        plan = FleetPlan(tuple(Device(b, execution_of(config.engine)) for b in boundaries))
-        return BuiltFleet(plan, fleet.model_copy(update={"boundaries": boundaries}))
+        return _with_boundaries(config, model.num_blocks)
     if fleet.boundaries and not fleet.planned:
         raise HoflError("give fleet.boundaries or fleet.budgets, not both: budgets decide them.")
     # What is free now is recorded as an amount, so that a resumed run has the same devices.
@@ -133,6 +121,20 @@ def build_fleet(
         "planned": planned,
     }
     return BuiltFleet(plan, fleet.model_copy(update=recorded), facts)
+
+
+def _with_boundaries(config: ExperimentConfig, num_blocks: int) -> BuiltFleet:
+    """Deal the boundaries that are given, or the paper's, to devices that run all alike."""
+    fleet = config.fleet
+    if fleet.memory_trace or fleet.changes:
+        raise HoflError(
+            "a memory trace changes budgets, and there are none: list them in fleet.budgets."
+        )
+    boundaries = deal_tiers(
+        fleet.boundaries, fleet.clients, num_blocks, fleet_seed(config), "fleet.boundaries"
+    )
+    plan = FleetPlan(tuple(Device(b, execution_of(config.engine)) for b in boundaries))
+    return BuiltFleet(plan, fleet.model_copy(update={"boundaries": boundaries}))
 
 
 def tiers_of(fleet: FleetConfig) -> list[DeviceConfig]:

@@ -1,10 +1,19 @@
 """The section ``fleet`` of a configuration: devices, what they can do, and what was planned."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr
+from pydantic import AfterValidator, Field, StrictFloat, StrictInt, StrictStr
+from pydantic_core import PydanticCustomError
 
 from hofl.experiment.section import Section as _Section
+from hofl.memory.strategies import STRATEGIES
+
+
+def _known_strategy(name: str) -> str:
+    if name not in STRATEGIES:
+        names = {"names": ", ".join(STRATEGIES)}
+        raise PydanticCustomError("strategy", "should be one of {names}", names)
+    return name
 
 
 class ChangeConfig(_Section):
@@ -80,7 +89,7 @@ class FleetConfig(_Section):
     what this machine has left."""
     devices: Annotated[tuple[DeviceConfig, ...], Field(strict=False)] = ()
     """The same with everything that they can do."""
-    strategy: Literal["paper", "best"] | None = None
+    strategy: Annotated[str, AfterValidator(_known_strategy)] | None = None
     """``best`` trains the most parameters exactly, ``paper`` the largest first-order segment of the
     method's own step, by memory alone. Unset: ``best``, or ``paper`` for methods that cut all
     devices at one boundary."""

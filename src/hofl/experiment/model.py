@@ -45,8 +45,6 @@ def model_of(
     config: ExperimentConfig, method: Method | None = None, device: str | None = None
 ) -> LoadedModel:
     """Load the model that a configuration names, with the adapter and surrogate it trains."""
-    if config.adapter.kind == "full" and config.model.compute_dtype not in ("auto", "float32"):
-        raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
     # Scoring asks for the model alone: the method's other parts may live in a user's module.
     rule = (method or named_method(config.method.name, **config.method.options())).local
     surrogate = LocalParts.of(rule, 1).surrogate
@@ -64,8 +62,10 @@ def model_of(
 
 
 def adapter_of(config: ExperimentConfig) -> Lora | FullBlocks:
-    """Return the adapter that is trained."""
-    if config.adapter.kind == "full":
-        return FullBlocks()
+    """Return the adapter that is trained; refuse a precision that it cannot have."""
     fields = config.adapter
-    return Lora(rank=fields.rank, alpha=fields.alpha, targets=fields.targets)
+    if fields.kind == "lora":
+        return Lora(rank=fields.rank, alpha=fields.alpha, targets=fields.targets)
+    if config.model.compute_dtype not in ("auto", "float32"):
+        raise HoflError("adapter.kind=full trains FP32 weights: set model.compute_dtype=float32.")
+    return FullBlocks()

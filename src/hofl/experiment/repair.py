@@ -52,7 +52,8 @@ def _repaired(run: RunDirectory) -> list[str]:
         run.rounds.replace(
             [record or RoundRecord(round=n, repaired=True) for n, record in enumerate(known)]
         )
-        done.append(f"placeholders stand for the lost records of rounds {_listed(damaged)}")
+        lost = ", ".join(map(str, damaged))
+        done.append(f"placeholders stand for the lost records of rounds {lost}")
         whole = rounds
     if whole[0] < rounds[0] or not _loads(run):
         return_to(run, whole[0])
@@ -102,7 +103,3 @@ def _loads(run: RunDirectory) -> bool:
         return load_state(run) is not None
     except HoflError:
         return False
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hofl.core.errors import HoflError
+from hofl.experiment.publish import adapter_of_run
 from hofl.experiment.records import RoundRecord, RunSummary
 from hofl.experiment.runs import RunDirectory
 
@@ -45,10 +45,5 @@ class Result:
         from hofl.models.adapters import load_trained
         from hofl.models.loading import resolve_reference
 
-        run = RunDirectory(self.path)
-        model = run.config().model
-        if run.finished() is None:
-            raise HoflError(f"{self.path} has no result. Resume the run: it writes one at its end.")
-        if model.weights == "random":
-            raise HoflError("the run trained on random weights, and only its adapter was kept.")
-        return load_trained(self.adapter, resolve_reference(model.name))
+        adapter = adapter_of_run(self.path)
+        return load_trained(adapter, resolve_reference(RunDirectory(self.path).config().model.name))

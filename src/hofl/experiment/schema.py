@@ -12,6 +12,7 @@ from hofl.core.optim import OPTIMIZERS
 from hofl.data.partition import PARTITIONS
 from hofl.experiment.changes import BASE
 from hofl.experiment.config import ExperimentConfig
+from hofl.memory.strategies import STRATEGIES
 from hofl.methods import METHODS
 from hofl.rules import PARTS
 from hofl.sampling.policies import POLICIES
@@ -25,6 +26,7 @@ def json_schema() -> Schema:
     schema = _plain(ExperimentConfig.model_json_schema())
     for (section, key), table in _registries().items():
         schema["$defs"][section]["properties"][key]["examples"] = list(table)
+    schema["$defs"]["FleetConfig"]["properties"]["strategy"]["enum"] = list(STRATEGIES)
     properties = {
         BASE: {
             "type": "string",

@@ -94,7 +94,8 @@ def _predictions(path: Path) -> dict[str, str]:
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise HoflError(f"cannot read predictions {path}: {error}.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise HoflError(f"cannot read predictions {path}: {reason}.") from None
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
         raise HoflError(f'{path} must hold one JSON object, {{"id": "answer", ...}}.')
     return given

@@ -10,7 +10,6 @@ from hofl.core.sizes import show_bytes
 from hofl.memory.alternatives import Alternative, alternatives, planner_for
 from hofl.memory.capability import Capability, capability_of
 from hofl.memory.device import budget_bytes
-from hofl.memory.plan import cost_facts
 from hofl.memory.planner import Planner
 from hofl.memory.strategies import check_method, strategy_named
 from hofl.memory.workload import Cost
@@ -71,12 +70,12 @@ class Advice:
             ],
         }
         if every_boundary:
-            facts["boundaries"] = [cost_facts(cost) for cost in memory.plain]
-            facts["options"] = [cost_facts(cost) for cost in memory.options]
+            facts["boundaries"] = [cost.facts() for cost in memory.plain]
+            facts["options"] = [cost.facts() for cost in memory.options]
         return facts
 
     def _with_headroom(self, cost: Cost) -> dict[str, Any]:
-        return {**cost_facts(cost), "headroom_bytes": self.planner.headroom.of(cost)}
+        return {**cost.facts(), "headroom_bytes": self.planner.headroom.of(cost)}
 
 
 def plan(

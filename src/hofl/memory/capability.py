@@ -1,25 +1,16 @@
-"""What a device can do and will spend, and whether a plan keeps within it.
-
-Its speeds can be measured: a probe of computing and one of reading, half a second each.
-"""
+"""What a device can do and will spend, and whether a plan keeps within it."""
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from hofl.core.errors import HoflError
 from hofl.core.sizes import parse_disk, parse_rate, parse_uplink, show_bytes
-from hofl.memory.workload import Cost
 
-SIZE = 1024
-"""Rows and columns of the matrices that are multiplied."""
-PROBE_SECONDS = 0.5
-"""Time of each probe."""
+if TYPE_CHECKING:  # configurations know strategies by name without the model libraries
+    from hofl.memory.workload import Cost
+
 PART_TOKENS = 24
 """What a part of a batch costs beside its tokens (weights are read, kernels are started), in tokens
 of work. Measured on CPUs (docs/log.md): 21 to 31 on SmolLM2-135M, 46 on a model of 15M."""
@@ -44,7 +35,7 @@ class Headroom:
     fixed: int = 48 * 2**20
     share: float = 0.4
 
-    def of(self, cost: Cost) -> int:
+    def of(self, cost: "Cost") -> int:
         """Return the bytes to leave for a plan."""
         return self.of_working(cost.working_bytes)
 
@@ -108,11 +99,11 @@ class Effort:
     streamable: int
     tokens: int
 
-    def computing(self, cost: Cost) -> float:
+    def computing(self, cost: "Cost") -> float:
         """Return the compute of a local step with what small parts add to it."""
         return cost.relative_compute * (1 + PART_TOKENS * cost.parts / self.tokens)
 
-    def slowness(self, cost: Cost, device: Capability) -> float:
+    def slowness(self, cost: "Cost", device: Capability) -> float:
         """Return the time of a local step, in backpropagations through all blocks."""
         operations = FLOPS_PER_BYTE
         if device.flops is not None and device.read_speed is not None:
@@ -125,7 +116,7 @@ class Effort:
             return False
         return self.local_steps * self.flops / device.flops > device.seconds
 
-    def seconds(self, cost: Cost, device: Capability) -> float | None:
+    def seconds(self, cost: "Cost", device: Capability) -> float | None:
         """Estimate the seconds of a round's local steps; None where the speed is not known.
 
         Reading from a disk of unknown speed is not counted.
@@ -136,7 +127,7 @@ class Effort:
         return self.local_steps * (self.computing(cost) * self.flops / device.flops + reading)
 
     def exceeded(
-        self, cost: Cost, device: Capability, headroom: Headroom = NO_HEADROOM
+        self, cost: "Cost", device: Capability, headroom: Headroom = NO_HEADROOM
     ) -> Iterator[str]:
         """Yield what a plan needs more of than the device has, in words."""
         needed = cost.peak_bytes + headroom.of(cost)
@@ -178,29 +169,3 @@ def memory_alone(device: Capability) -> int:
             "memory only."
         )
     return device.memory
-
-
-def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return floating-point operations per second, from products of the size of a block's."""
-    a, b = (torch.ones(SIZE, SIZE, device=device, dtype=dtype) for _ in range(2))
-
-    def product() -> float:
-        (a @ b)[0, 0].item()  # wait for the device
-        return 2.0 * SIZE**3
-
-    return _rate([product])
-
-
-def measured_read_speed(readers: Sequence[Callable[[], Tensor]]) -> float:
-    """Return bytes per second of reading some of a model's tensors, cached files as they are."""
-    return _rate([lambda read=read: float(read().nbytes) for read in readers])  # type: ignore[misc]
-
-
-def _rate(jobs: Sequence[Callable[[], float]]) -> float:
-    """Return amount per second of jobs in turn; the first run warms up and is not counted."""
-    jobs[0]()
-    done, began, turn = 0.0, time.perf_counter(), 0
-    while (passed := time.perf_counter() - began) < PROBE_SECONDS:
-        done += jobs[turn % len(jobs)]()
-        turn += 1
-    return max(done / passed, 1.0)

@@ -1,11 +1,17 @@
-"""A device and its memory: what is free now, and the boundary that a device chooses by it."""
+"""A device as it is now: its free memory, the boundary that it chooses by it, and its speeds.
+
+Speeds are measured by a probe of computing and one of reading, half a second each.
+"""
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hofl.core.errors import HoflError
 from hofl.core.process import (
@@ -18,6 +24,7 @@ from hofl.core.sizes import AUTO, parse_bytes
 from hofl.local.site import PLAIN, Execution
 from hofl.memory.capability import NO_HEADROOM, Headroom
 from hofl.memory.workload import Cost
+from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
 from hofl.variants import Changes, changes_of
 
@@ -26,6 +33,10 @@ FREE = "free"
 GROWTH = 1.25
 """A choice that still fits is kept until the budget has grown by this factor: free memory changes
 from second to second, and the server has to plan again for every new boundary."""
+SIZE = 1024
+"""Rows and columns of the matrices that are multiplied."""
+PROBE_SECONDS = 0.5
+"""Time of each probe."""
 log = logging.getLogger("hofl.device")
 
 
@@ -129,3 +140,41 @@ def usable_bytes(device: torch.device | None = None) -> int:
     if not limits:
         raise HoflError("free memory cannot be read on this system: give an amount such as 4GiB.")
     return max(min(limits), 1)
+
+
+def measured(limits: Mapping[str, Any], model: SplitModel) -> Mapping[str, Any]:
+    """Return the limits with the speeds that a limit of time needs, measured where not given."""
+    if limits.get("seconds") is None:
+        return limits
+    known = dict(limits)
+    if known.get("gflops") is None:
+        known["gflops"] = _flops(model.device, model.compute_dtype) / 1e9
+    if known.get("read_speed") is None and model.on_disk:
+        known["read_speed"] = f"{_read_speed(list(model.on_disk.values())):.0f}"
+    return known
+
+
+def _flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Return floating-point operations per second, from products of the size of a block's."""
+    a, b = (torch.ones(SIZE, SIZE, device=device, dtype=dtype) for _ in range(2))
+
+    def product() -> float:
+        (a @ b)[0, 0].item()  # wait for the device
+        return 2.0 * SIZE**3
+
+    return _rate([product])
+
+
+def _read_speed(readers: Sequence[Callable[[], Tensor]]) -> float:
+    """Return bytes per second of reading some of a model's tensors, cached files as they are."""
+    return _rate([lambda read=read: float(read().nbytes) for read in readers])  # type: ignore[misc]
+
+
+def _rate(jobs: Sequence[Callable[[], float]]) -> float:
+    """Return amount per second of jobs in turn; the first run warms up and is not counted."""
+    jobs[0]()
+    done, began, turn = 0.0, time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < PROBE_SECONDS:
+        done += jobs[turn % len(jobs)]()
+        turn += 1
+    return max(done / passed, 1.0)

@@ -148,25 +148,3 @@ def executions(batch_size: int, streaming: bool) -> Iterator[Execution]:
         yield Execution(micro_batch=micro, checkpoint=1)
     if streaming:
         yield Execution(micro_batch=micro, checkpoint=1, stream_bottom=True)
-
-
-def cost_facts(cost: Cost) -> dict[str, Any]:
-    """Return a cost as plain values."""
-    return {
-        "boundary": cost.boundary,
-        "bottom": cost.rule.bottom.name,
-        "exact_params": cost.exact_params,
-        "zo_params": cost.zo_params,
-        "fo_params": cost.fo_params,
-        "checkpointing": cost.execution.checkpoint,
-        "micro_batch": cost.execution.micro_batch,
-        "micro_tokens": cost.execution.micro_tokens,
-        "stream": cost.execution.stream_bottom,
-        "storage_dtype": cost.storage,
-        "uplink_bits": cost.rule.uplink_bits,
-        "peak_bytes": cost.peak_bytes,
-        "relative_compute": round(cost.relative_compute, 6),
-        "uplink_bytes": cost.uplink_bytes,
-        "read_bytes": cost.read_bytes,
-        "plan": cost.describe(),
-    }

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hofl.core.errors import HoflError
 from hofl.memory.capability import MEASURED, NO_HEADROOM, Capability, Headroom, memory_alone
-from hofl.memory.plan import cost_facts
-from hofl.memory.planner import Planner
-from hofl.memory.workload import Cost
 from hofl.methods import Method
+
+if TYPE_CHECKING:  # configurations know strategies by name without the model libraries
+    from hofl.memory.planner import Planner
+    from hofl.memory.workload import Cost
 
 
 class Strategy(Protocol):
@@ -20,55 +21,50 @@ class Strategy(Protocol):
     headroom: Headroom
     """What it leaves above a plan's peak."""
 
-    def choose(self, planner: Planner, device: Capability) -> Cost:
+    def choose(self, planner: "Planner", device: Capability) -> "Cost":
         """Return the plan of a device; raise HoflError where nothing fits."""
         ...
 
-    def facts(self, planner: Planner) -> dict[str, Any]:
-        """Return what is recorded of the whole plan besides its choices."""
-        ...
+    def facts(self, planner: "Planner") -> dict[str, Any]:
+        """Return what is recorded of the whole plan besides its choices; nothing unless said."""
+        return {}
 
-    def choice_facts(self, planner: Planner, cost: Cost) -> dict[str, Any]:
-        """Return what is recorded of a choice besides its cost."""
-        ...
+    def choice_facts(self, planner: "Planner", cost: "Cost") -> dict[str, Any]:
+        """Return what is recorded of a choice besides its cost; nothing unless said."""
+        return {}
 
 
-class Best:
+class Best(Strategy):
     """Weigh all that a device can do: exact where it can be, zeroth-order where it must be."""
 
     own_rules = True
     headroom = MEASURED
 
-    def choose(self, planner: Planner, device: Capability) -> Cost:
+    def choose(self, planner: "Planner", device: Capability) -> "Cost":
         """Return the best plan of a device."""
         return planner.best(device)
 
-    def facts(self, planner: Planner) -> dict[str, Any]:
-        """Return nothing: boundaries that were not looked at have no cost."""
-        return {}
-
-    def choice_facts(self, planner: Planner, cost: Cost) -> dict[str, Any]:
+    def choice_facts(self, planner: "Planner", cost: "Cost") -> dict[str, Any]:
         """Return the headroom that the choice leaves for the resident set."""
         return {"headroom_bytes": planner.headroom.of(cost)}
 
 
-class Paper:
-    """Take the largest first-order segment whose plain step fits the memory, as in the paper."""
+class Paper(Strategy):
+    """Take the largest first-order segment whose plain step fits the memory, as in the paper.
+
+    Budgets are compared with peaks alone.
+    """
 
     own_rules = False
     headroom = NO_HEADROOM
 
-    def choose(self, planner: Planner, device: Capability) -> Cost:
+    def choose(self, planner: "Planner", device: Capability) -> "Cost":
         """Return the plain step with the lowest boundary that fits."""
         return planner.memory.fitting(memory_alone(device))
 
-    def facts(self, planner: Planner) -> dict[str, Any]:
+    def facts(self, planner: "Planner") -> dict[str, Any]:
         """Return the cost of the plain step at every boundary."""
-        return {"boundaries": [cost_facts(cost) for cost in planner.memory.plain]}
-
-    def choice_facts(self, planner: Planner, cost: Cost) -> dict[str, Any]:
-        """Return nothing: budgets of the paper are compared with peaks alone."""
-        return {}
+        return {"boundaries": [cost.facts() for cost in planner.memory.plain]}
 
 
 STRATEGIES: dict[str, Strategy] = {"best": Best(), "paper": Paper()}
@@ -92,8 +88,8 @@ def check_method(name: str, method: Method) -> None:
 
 
 def planned_facts(
-    strategy: Strategy, planner: Planner, able: Mapping[str, Capability], model: str
-) -> tuple[dict[str, Cost], dict[str, Any]]:
+    strategy: Strategy, planner: "Planner", able: Mapping[str, Capability], model: str
+) -> tuple[dict[str, "Cost"], dict[str, Any]]:
     """Plan devices; return the choice for each, and the plan behind it as plain values.
 
     Args:
@@ -106,7 +102,7 @@ def planned_facts(
     padded = replace(planner, memory=planner.memory.padded)
     rows = {
         name: {
-            **cost_facts(cost),
+            **cost.facts(),
             **strategy.choice_facts(planner, cost),
             "padded": _facts_where_it_fits(strategy, padded, able[name]),
         }
@@ -116,10 +112,10 @@ def planned_facts(
 
 
 def _facts_where_it_fits(
-    strategy: Strategy, planner: Planner, device: Capability
+    strategy: Strategy, planner: "Planner", device: Capability
 ) -> dict[str, Any] | None:
     """Return the choice for a device as plain values; None where nothing fits."""
     try:
-        return cost_facts(strategy.choose(planner, device))
+        return strategy.choose(planner, device).facts()
     except HoflError:
         return None

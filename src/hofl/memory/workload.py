@@ -1,6 +1,7 @@
 """What a device is asked to do, and what one way of doing it costs."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -178,3 +179,24 @@ class Cost:
         form = f"blocks in {self.storage}" if self.lossy else ""
         words = (f"boundary {self.boundary}", bottom, self.execution.describe(), form)
         return ", ".join(word for word in words if word)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the cost as plain values."""
+        return {
+            "boundary": self.boundary,
+            "bottom": self.rule.bottom.name,
+            "exact_params": self.exact_params,
+            "zo_params": self.zo_params,
+            "fo_params": self.fo_params,
+            "checkpointing": self.execution.checkpoint,
+            "micro_batch": self.execution.micro_batch,
+            "micro_tokens": self.execution.micro_tokens,
+            "stream": self.execution.stream_bottom,
+            "storage_dtype": self.storage,
+            "uplink_bits": self.rule.uplink_bits,
+            "peak_bytes": self.peak_bytes,
+            "relative_compute": round(self.relative_compute, 6),
+            "uplink_bytes": self.uplink_bytes,
+            "read_bytes": self.read_bytes,
+            "plan": self.describe(),
+        }

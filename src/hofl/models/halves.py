@@ -81,9 +81,9 @@ def build_half(
         raise HoflError(
             f"{reference} lacks weights of the {half.value}'s blocks. Get the model again."
         )
-    mine = {id(block) for block in blocks[kept]}
+    held = {id(block) for block in blocks[kept]}
     for block in blocks:
-        if id(block) not in mine:
+        if id(block) not in held:
             for parameter in block.parameters():
                 parameter.data = parameter.new_empty(0)
     split = SplitModel(

@@ -242,16 +242,12 @@ def reductions(paper: Sequence[Block], small: Sequence[Block]) -> list[str]:
 def _differences(paper: Sequence[Block], small: Sequence[Block]) -> Iterator[str]:
     by_name = {block.name: block for block in paper}
     for block in small:
-        before, after = (_flat(b) for b in (by_name[block.name], block))
+        before, after = (dotted(plain_values(b.base)) for b in (by_name[block.name], block))
         for key in dict.fromkeys([*before, *after]):
             if before.get(key) != after.get(key) and key not in ("name", "engine.threads"):
                 old = before.get(key, "all" if key == "evaluation.examples" else "unset")
                 old = "all" if key == "evaluation.examples" and not old else old
                 yield f"{key}: {_shown(old)} -> {_shown(after.get(key, 'unset'))}"
-
-
-def _flat(block: Block) -> dict[str, Any]:
-    return dotted(plain_values(block.base))
 
 
 def _shown(value: Any) -> str:

@@ -118,11 +118,11 @@ def _in_files(config: ExperimentConfig) -> bool:
 
 def common_boundary_of(simulation: Simulation) -> int:
     """Return the boundary of every client; refuse one that leaves a role without a block."""
-    all_of_them, most = sorted({*simulation.boundaries()}), simulation.layout.num_blocks - 1
-    boundary = all_of_them[-1]
-    if len(all_of_them) > 1:
+    distinct, most = sorted({*simulation.boundaries()}), simulation.layout.num_blocks - 1
+    boundary = distinct[-1]
+    if len(distinct) > 1:
         raise HoflError(
-            f"hofl split cuts every client at one boundary, got {all_of_them}: set "
+            f"hofl split cuts every client at one boundary, got {distinct}: set "
             "fleet.boundaries=[B]."
         )
     if not 1 <= boundary <= most:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from hofl.core.errors import HoflError, printable, reason_of
 from hofl.core.wire import message_kind, unpack_message
@@ -74,7 +73,7 @@ class Link:
             raise PeerLost(f"{_name(source)} announced {size} bytes, allowed are 1..{self._most}")
         data = torch.empty(size, dtype=torch.uint8)
         self._trying(source, lambda: dist.irecv(data, source), self._deadline)
-        return _bytes(data)
+        return data.numpy().tobytes()
 
     def close(self) -> None:
         """End the connections."""
@@ -99,10 +98,6 @@ def _is_over(data: bytes) -> bool:
         return message_kind(data, MessageRefused) == OVER
     except MessageRefused:
         return False
-
-
-def _bytes(data: Tensor) -> bytes:
-    return data.numpy().tobytes()
 
 
 def _name(rank: int) -> str:

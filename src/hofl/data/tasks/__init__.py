@@ -21,8 +21,13 @@ TASKS: dict[str, Callable[[Path | None], Task]] = {
 }
 
 
-def load_task(name: str, directory: Path | None = None) -> Task:
-    """Load a task by name; ``directory`` holds the files of the public sets (docs/data.md)."""
+def check_task(name: str) -> None:
+    """Refuse an unknown task."""
     if name not in TASKS:
         raise HoflError(f"unknown task {name!r}: choose one of {', '.join(TASKS)}.")
+
+
+def load_task(name: str, directory: Path | None = None) -> Task:
+    """Load a task by name; ``directory`` holds the files of the public sets (docs/data.md)."""
+    check_task(name)
     return TASKS[name](directory)
