@@ -8,6 +8,7 @@ import pytest
 
 from hofl.cli.options import seconds_of
 from hofl.comparing.plan import Arm
+from hofl.core.errors import HoflError
 from hofl.paper import running, studies
 from hofl.paper.estimate import TRAINING_TOKENS
 from hofl.paper.outcome import outcomes
@@ -78,6 +79,7 @@ def test_a_budget_without_room_for_a_probe_is_refused_by_an_estimate(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operations of its runs, at the speed of a matrix product: no model is loaded for it."""
+    monkeypatch.setattr(running, "may_have_gpu", lambda: False)
     monkeypatch.setattr(running, "probe", lambda *_: pytest.fail("the probe was started"))
     code, text = run_cli("paper", recipe, "--budget", "1s", "--out", str(tmp_path / "runs"))
     assert code == 2
@@ -86,6 +88,21 @@ def test_a_budget_without_room_for_a_probe_is_refused_by_an_estimate(
     assert named is not None
     assert seconds_of("--budget", named[1]) > 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_may_be_a_gpu_the_probe_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate knows the speed of processor cores alone."""
+
+    def probed(*_: object) -> None:
+        raise HoflError("the probe was started.")
+
+    monkeypatch.setattr(running, "may_have_gpu", lambda: True)
+    monkeypatch.setattr(running, "probe", probed)
+    code, text = run_cli("paper", "ablations", "--budget", "1s", "--out", str(tmp_path / "runs"))
+    assert code == 2
+    assert text.startswith("error: the probe was started.")
 
 
 def test_the_estimate_of_a_probe_is_that_of_its_short_runs() -> None:

@@ -139,6 +139,12 @@ def usable_cores() -> int:
     return len(available(0)) if available else os.cpu_count() or 1
 
 
+def may_have_gpu() -> bool:
+    """Tell whether this machine may have a GPU that PyTorch uses, without loading PyTorch."""
+    drivers = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, either of them under WSL
+    return sys.platform == "darwin" or any(map(os.path.exists, drivers))
+
+
 def end_with(parent: int) -> None:
     """Watch the process that started this one, and exit when it was killed."""
 

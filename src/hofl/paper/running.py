@@ -20,7 +20,7 @@ from hofl.comparing.plan import Comparison, with_threads
 from hofl.comparing.schedule import Progress, carry_out, write_table
 from hofl.core.durable import write_whole
 from hofl.core.errors import HoflError
-from hofl.core.process import usable_cores
+from hofl.core.process import may_have_gpu, usable_cores
 from hofl.experiment.reuse import check_new
 from hofl.paper.estimate import core_speed
 from hofl.paper.probe import least_seconds, probe
@@ -152,7 +152,7 @@ def scaled_work(
     """
     check_new(path, f"hofl paper --resume {path}")
     paper = STUDIES[recipe].blocks()
-    if model is None:
+    if model is None and not may_have_gpu():
         _check_probe(paper, budget)
     from hofl.models.loading import read_model_config  # takes seconds
 
