@@ -12,13 +12,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from hofl.core.errors import HoflError
 from hofl.core.optim import AdamW
 from hofl.memory.plan import memory_plan
+from hofl.models import split
 from hofl.models.adapters import FullBlocks, Lora
 from hofl.models.agreement import check_agreement
+from hofl.models.attention import row_mask
 from hofl.models.families import FAMILIES, Family, found_family
 from hofl.models.loading import build_split, load_model
 from hofl.models.split import SplitModel
 from hofl.rules import LocalRule
-from support.models import BLOCKS, CONFIGS, FOUND, batch, slot_logits, tiny
+from support.models import BLOCKS, CONFIGS, FOUND, batch, batch_of, slot_logits, tiny
 
 FUSED = {
     "phi3": "qkv_proj",
@@ -38,16 +40,20 @@ SMALL: dict[str, Any] = {
 }
 
 
+# Longer than the sliding windows; three of them share a row also where it is cut at the longest.
+MIXED = batch_of(0, (10, 3, 4, 1, 7))
+
+
 def own_scores(model: SplitModel) -> Tensor:
     """What the model computes when it is left alone: its own plain attention, padded texts."""
     model.base.set_attn_implementation("eager")
-    return slot_logits(model.module, batch(0))[:, batch(0).goal.candidates]
+    return slot_logits(model.module, MIXED)[:, MIXED.goal.candidates]
 
 
 @pytest.mark.parametrize("kind", FOUND)
 def test_blocks_one_by_one_give_the_models_own_scores_and_gradients(kind: str) -> None:
-    """At the boundary in the middle; texts are longer than the sliding windows."""
-    model, whole, data = tiny(kind), tiny(kind), batch(0)
+    """At the boundary in the middle."""
+    model, whole, data = tiny(kind), tiny(kind), MIXED
     expected = own_scores(whole)
     inputs = model.inputs(data.texts)
     with torch.no_grad():
@@ -61,7 +67,7 @@ def test_blocks_one_by_one_give_the_models_own_scores_and_gradients(kind: str) -
 
 
 def gradient(model: SplitModel, scores: Tensor) -> tuple[Tensor, ...]:
-    loss = cross_entropy(scores, batch(0).goal.targets)
+    loss = cross_entropy(scores, MIXED.goal.targets)
     return torch.autograd.grad(loss, model.parameters_in(range(BLOCKS // 2, BLOCKS)))
 
 
@@ -110,18 +116,31 @@ def test_a_wrong_guess_is_one_line_that_says_what_differed() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_model_that_ignores_the_mask_of_a_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its texts would see each other; alone in their rows they do not."""
+    model = tiny("gptj")
+    check_agreement(model)
+    monkeypatch.setattr(
+        split, "row_mask", lambda lengths, dtype, device: row_mask([sum(lengths)], dtype, device)
+    )
+    with pytest.raises(HoflError, match=r"'gptj' cannot be split.*block by block"):
+        check_agreement(model)
+
+
 def test_equal_scores_with_other_gradients_are_refused_too() -> None:
     """A block that is right in value and, on texts that lie end to end, wrong in its gradient."""
-    split = build_split(FOUND["qwen3"], None, adapter=Lora(rank=2))
+    model = build_split(FOUND["qwen3"], None, adapter=Lora(rank=2))
 
     def double(_block: nn.Module, _args: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         if len(hidden) == 1 and hidden.requires_grad:
             hidden.register_hook(lambda gradient: 2 * gradient)
 
-    split.blocks[-1].register_forward_hook(double)
+    model.blocks[-1].register_forward_hook(double)
     with pytest.raises(HoflError, match=r"cannot be split.*gradients above boundary . differ by"):
-        check_agreement(split)
+        check_agreement(model)
 
 
 def test_blocks_beside_the_head_are_not_guessed_at() -> None:
@@ -154,7 +173,7 @@ def test_blocks_beside_the_head_are_not_guessed_at() -> None:
         (
             "llama4_text",
             {"head_dim": 8, "num_local_experts": 2, "floor_scale": 4},
-            "from token 4 on.*several texts of 5 tokens.*engine.micro_tokens to 3",
+            "from token 4 on.*several texts of 6 tokens.*engine.micro_tokens to 3",
         ),
         ("bloom", {"n_layer": 2, "n_head": 4}, "its code fails with ValueError"),
         ("deepseek_v3", {}, "set adapter.targets to some of .*kv_b_proj"),
