@@ -72,28 +72,45 @@ def test_what_the_zeroth_order_bottom_adds_is_said_with_its_interval(
 
 
 def test_rows_at_equal_cost_are_read_where_the_limit_is_reached() -> None:
-    def run(state: str, *points: tuple[int, int, float]) -> dict[str, Any]:
-        names = ("round", "uplink", "accuracy")
-        return {"state": state, "curve": [dict(zip(names, p, strict=True)) for p in points]}
+    """Each seed's limit is what the reference spent in that seed."""
 
-    thin = run("finished", (0, 0, 0.5), (4, 10, 0.6), (8, 20, 0.7))
-    thick = run("finished", (0, 0, 0.5), (4, 15, 0.8), (8, 30, 0.9))
+    def run(seed: int, *points: tuple[int, int, float], state: str = "finished") -> dict[str, Any]:
+        names = ("round", "uplink", "accuracy")
+        curve = [dict(zip(names, p, strict=True)) for p in points]
+        return {"seed": seed, "state": state, "curve": curve}
+
+    thin = run(1, (0, 0, 0.5), (4, 10, 0.6), (8, 20, 0.7))
+    more = run(2, (0, 0, 0.5), (4, 16, 0.6), (8, 32, 0.9))
+    thick = run(1, (0, 0, 0.5), (4, 15, 0.8), (8, 30, 0.9))
+    reference = {"label": "thin", "cells": [thin, more, run(3, (0, 0, 0.1), state="unfinished")]}
     group = {
         "rows": [
-            {"label": "thin", "cells": [thin, run("unfinished", (0, 0, 0.1))]},
+            reference,
             {"label": "thick", "cells": [thick]},
-            {"label": "none", "cells": [run("not started")]},
+            {"label": "other seed", "cells": [run(4, (0, 0, 0.5))]},
+            {"label": "none", "cells": [run(1, state="not started")]},
         ]
     }
-    found = dict(at_equal(group, "uplink", 20))
-    assert found == {"thin": "70.00, end", "thick": "80.00†, round 4", "none": "-"}
-    assert dict(at_equal(group, "uplink", 80))["thin"] == "70.00, end at 25 %"
+    assert dict(at_equal(group, "uplink", reference)) == {
+        "thin": "80.00 (14.14), end",
+        "thick": "80.00†, round 4",
+        "other seed": "-",
+        "none": "-",
+    }
+    dear = {"label": "dear", "cells": [run(1, (8, 80, 0.7))]}
+    assert dict(at_equal(group, "uplink", dear))["thin"] == "70.00, end at 25 %"
 
 
 def tiers(label: str, score: float, *peaks: dict[int, int]) -> dict[str, Any]:
     """A row with the peaks of each seed."""
     cells = [
-        {"state": "finished", "curve": [], "final": {"accuracy": score + 0.01 * k}, "peaks": one}
+        {
+            "seed": k,
+            "state": "finished",
+            "curve": [{"round": 1, "uplink": 1, "passes": 1, "accuracy": score}],
+            "final": {"accuracy": score + 0.01 * k},
+            "peaks": one,
+        }
         for k, one in enumerate(peaks)
     ]
     costs = {"uplink": {"mean": 1}, "compute": {"mean": 1}}

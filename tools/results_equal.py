@@ -12,7 +12,7 @@ from typing import Any
 Data = dict[str, Any]
 PART = "†"
 SLACK = 1.01
-"""Counts of bytes and passes differ a little between seeds."""
+"""Headers and cohorts make counts of bytes and passes of equal work differ a little."""
 TIGHT = 1.001
 """Peaks of equal work do not."""
 
@@ -23,28 +23,38 @@ def spread_of(scores: list[float]) -> str:
     return f"{mean} ({100 * stdev(scores):.2f})" if len(scores) > 1 else mean
 
 
-def at_equal(group: Data, key: str, limit: float) -> Iterator[tuple[str, str]]:
-    """Each row's score at the last evaluated round within a limit of bytes or block passes."""
+def at_equal(group: Data, key: str, reference: Data) -> Iterator[tuple[str, str]]:
+    """Each row's score at the last evaluated round within the bytes or block passes of another.
+
+    A seed's limit is what the reference spent in that seed: cohorts differ between seeds, and with
+    them costs.
+    """
+    spent = {c["seed"]: c["curve"][-1][key] for c in finished_cells(reference)}
     for row in group["rows"]:
-        curves = [c["curve"] for c in row["cells"] if c["state"] == "finished"]
+        pairs = [(c["curve"], spent[c["seed"]]) for c in finished_cells(row) if c["seed"] in spent]
         reached = [
-            (curve, [p for p in curve if p[key] is not None and p[key] <= SLACK * limit])
-            for curve in curves
+            (curve, [p for p in curve if p[key] is not None and p[key] <= SLACK * limit], limit)
+            for curve, limit in pairs
         ]
-        ends = [(curve[-1], points[-1]) for curve, points in reached if points]
+        ends = [(curve[-1], points[-1], limit) for curve, points, limit in reached if points]
         if not ends:
             yield row["label"], "-"
             continue
-        text = spread_of([point["accuracy"] for _, point in ends])
-        number = round(fmean(point["round"] for _, point in ends))
-        if all(last is point for last, point in ends):
-            share = fmean(last[key] for last, _ in ends) / limit
+        text = spread_of([point["accuracy"] for _, point, _ in ends])
+        number = round(fmean(point["round"] for _, point, _ in ends))
+        if all(last is point for last, point, _ in ends):
+            share = fmean(last[key] / limit for last, _, limit in ends)
             yield (
                 row["label"],
                 f"{text}, end" + (f" at {100 * share:.0f} %" if share < 0.95 else ""),
             )
         else:
             yield row["label"], f"{text}{PART}, round {number}"
+
+
+def finished_cells(row: Data) -> list[Data]:
+    """The finished runs of a row."""
+    return [cell for cell in row["cells"] if cell["state"] == "finished"]
 
 
 def peaks_of(row: Data) -> dict[int, int]:
@@ -97,10 +107,7 @@ def equal_table(group: Data, lean: Data | None, reference: str, title: str) -> I
     if mine is None or "uplink" not in mine["measures"]:
         yield f"Not available: {title} is not finished."
         return
-    columns = [
-        dict(at_equal(group, key, mine["measures"][measure]["mean"]))
-        for key, measure in (("uplink", "uplink"), ("passes", "compute"))
-    ]
+    columns = [dict(at_equal(group, key, mine)) for key in ("uplink", "passes")]
     limits = peaks_of(mine)
     leaner = {row["label"]: row for row in (lean or {"rows": []})["rows"]}
     yield f"| method | at {title}'s uplink, % | at its compute, % | within its memory, % |"
