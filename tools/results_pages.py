@@ -26,11 +26,12 @@ FROZEN_LABEL = FROZEN
 HYBRID_LABEL = HYBRID.replace(":", " ")
 EQUAL = (
     "What each method reaches with what HO-FL (beta = 0.75) spent in the same seed, mean (sample "
-    f"SD) over seeds. Uplink and compute: the last evaluated round within the limit; {PART} is before the "
-    "run's end, on a fixed part of the test set, and 'end at 13 %' is a run that was over with "
-    "that share of the limit. Memory: each tier of devices has what HO-FL took there; a method "
-    "that takes more on a tier cannot be run by those devices, unless in a leaner way: 'blocks "
-    "run again' (`engine.checkpoint`) has the same gradients and half as many block passes again."
+    f"SD) over seeds. Uplink and compute: the last evaluated round within the limit; {PART} is "
+    "before the run's end, on a fixed part of the test set, and 'end at 13 %' is a run that was "
+    "over with that share of the limit. Memory: each tier of devices has what HO-FL took there; a "
+    "method that takes more on a tier cannot be run by those devices, unless in a leaner way: "
+    "'blocks run again' (`engine.checkpoint`) has the same gradients and half as many block passes "
+    "again."
 )
 
 
