@@ -138,9 +138,14 @@ class Effort:
         stored = cost.execution.stream_bottom and device.disk is not None
         if stored and self.streamable > (device.disk or 0):
             yield f"{show_bytes(self.streamable)} of disk"
-        seconds = self.seconds(cost, device)
-        if device.seconds is not None and seconds is not None and seconds > device.seconds:
+        if self.takes_too_long(cost, device):
+            seconds = self.seconds(cost, device) or 0.0
             yield f"{seconds:.{0 if seconds >= 10 else 2}f} s per round"
+
+    def takes_too_long(self, cost: "Cost", device: Capability) -> bool:
+        """Tell whether a round takes longer than the device will spend."""
+        seconds = self.seconds(cost, device)
+        return device.seconds is not None and seconds is not None and seconds > device.seconds
 
 
 def capability_of(values: dict[str, Any], memory: int) -> Capability:

@@ -272,14 +272,14 @@ class Search:
         return best
 
     def nothing_fits(self, rules: list[LocalRule]) -> str:
-        """Say what the smallest plan would need, or where memory suffices for it, the fastest."""
+        """Say what the smallest plan would need; the fastest, where the smallest takes too long."""
         blocks = self.memory.model.num_blocks
         lean = replace(self.parts(1), stream_bottom=self.memory.streaming)
         costs = [self.at(rule, blocks, lean) for rule in rules if rule.traits.sends_scalars]
         costs += [self.at(rules[0], blocks, lean)] if rules[0].traits.exact else []
         closest = min(costs or [self.at(rules[0], 0, lean)], key=self.needed)
         kind = "smallest"
-        if self.in_memory(closest):
+        if self.in_memory(closest) and self.effort.takes_too_long(closest, self.device):
             kind, top = "fastest", blocks - self.device.backward  # the last that can be trained
             fast = [self.at(rules[-1], top, execution) for execution in self._executions(top)]
             closest = min(filter(self.in_memory, [closest, *fast]), key=self.slowness)

@@ -18,6 +18,21 @@ CHUNK = 2**23
 """Scores of a chunk, 32 MiB in FP32 and thrice that with gradients; at least those of one slot."""
 
 
+def scaling_of(config: Any) -> Callable[[Tensor], Tensor]:
+    """Return how a model with this configuration scales and caps its scores after its head."""
+    text = config.get_text_config()
+    scales = (getattr(text, "logit_scale", None), 1 / getattr(text, "logits_scaling", 1))
+    cap = getattr(text, "final_logit_softcapping", None)
+
+    def scaled(scores: Tensor) -> Tensor:
+        for scale in scales:
+            if scale not in (None, 1):
+                scores = scores * scale
+        return scores if cap is None else cap * torch.tanh(scores / cap)
+
+    return scaled
+
+
 class SlotHead:
     """The head at M slots.
 

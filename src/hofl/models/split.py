@@ -22,15 +22,15 @@ from hofl.core.layout import Coordinate, Layout
 from hofl.models.adapters import SurrogateParameters, bind_flat, parameter_at, trainable_layout
 from hofl.models.attention import ATTENTION, packed_row, row_mask
 from hofl.models.families import Family
-from hofl.models.head import SlotHead
+from hofl.models.head import SlotHead, scaling_of
 from hofl.models.precision import Reader, computing_in
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a block after the hidden state."""
 
 
 class _AllRecorded(Exception):
     """Raised by the last recorder: the rest of the model's forward pass is not needed."""
-
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class BlockInputs:
 
     Args:
         hidden: [1, tokens, D] input of block 0.
-        calls: of each block, positional and keyword arguments after the hidden state: for the whole
-            row, or for one piece of it after the other.
+        calls: of each block, for the whole row or for one piece of it after the other.
         pieces: tokens of each piece.
     """
 
@@ -176,8 +175,8 @@ class SplitModel:
         if self._masked:  # scores of [N, N], in tables that may be no longer than one text
             pieces = texts.in_rows_of(max(texts.lengths))
         hidden, calls = zip(*map(self._recorded, pieces), strict=True)
-        lengths = [len(piece.tokens) for piece in pieces]
-        return BlockInputs(torch.cat(hidden, 1), [*zip(*calls, strict=True)], lengths)
+        tokens = [len(piece.tokens) for piece in pieces]
+        return BlockInputs(torch.cat(hidden, 1), [*zip(*calls, strict=True)], tokens)
 
     def _recorded(self, texts: Texts) -> tuple[Tensor, list[Call]]:
         """Return the embedded texts [1, tokens, D], and what each block would be called with."""
@@ -250,16 +249,7 @@ class SplitModel:
         for part in self._after:
             with self.computing(part):
                 at_slots = part(at_slots)
-        return SlotHead(at_slots, self.base.get_output_embeddings(), self._scaled)
-
-    def _scaled(self, scores: Tensor) -> Tensor:
-        """Scale and cap scores as the model does after its head."""
-        text: Any = self.config.get_text_config()
-        for scale in (getattr(text, "logit_scale", None), 1 / getattr(text, "logits_scaling", 1)):
-            if scale not in (None, 1):
-                scores = scores * scale
-        cap = getattr(text, "final_logit_softcapping", None)
-        return scores if cap is None else cap * torch.tanh(scores / cap)
+        return SlotHead(at_slots, self.base.get_output_embeddings(), scaling_of(self.config))
 
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss over the goal's terms, from the output of the last block."""
