@@ -171,9 +171,8 @@ class SplitModel:
 
     def inputs(self, texts: Texts) -> BlockInputs:
         """Embed texts and record what the model would pass to each of its blocks."""
-        pieces = [texts]
-        if self._masked:  # scores of [N, N], in tables that may be no longer than one text
-            pieces = texts.in_rows_of(max(texts.lengths))
+        # With masks, scores are [N, N], from tables that may be no longer than one text.
+        pieces = texts.in_rows_of(max(texts.lengths)) if self._masked else [texts]
         hidden, calls = zip(*map(self._recorded, pieces), strict=True)
         tokens = [len(piece.tokens) for piece in pieces]
         return BlockInputs(torch.cat(hidden, 1), [*zip(*calls, strict=True)], tokens)
